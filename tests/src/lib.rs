@@ -1,0 +1,1 @@
+//! Programs, mutations, oracles and fixtures that the workspace tests share.
