@@ -1,0 +1,148 @@
+// The Hopper GEMM engine alone, under a static schedule: what gemm_hopper.py checks and times.
+//
+// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, SPLITS, SKEW, and MK_F16 or OUT_F32 if wanted.
+// Work units are numbered so that split s of every tile comes before split s+1 of any: the last split waits only for
+// units that were claimed earlier.
+#include "gemm_hopper_epilogue.cuh"
+
+#ifdef OUT_F32
+using Out = float;
+#else
+using Out = unsigned short;
+#endif
+using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, SPLITS, Out>;
+
+/// What the host passes; `group` is the raster's height in cluster tiles, `segments` cuts every tile's K for tests.
+struct Problem {
+    mk::TensorMap a, b, c;
+    int m, n, k, group, segments, rows;
+    char* out;
+    float* partials;
+    unsigned long long* cells;  // two a tile: published partials of consumer 0 and 1, only ever rising
+    unsigned long long* exits;  // CTAs that have left, over all launches: launch number = exits / CTAs
+    unsigned long long* stored;  // tiles stored, over all launches
+};
+
+/// The static schedule: cluster c takes units c, c + clusters, ...
+struct Schedule {
+    const Problem& problem;
+    unsigned rank;
+    int unit, step, rows, columns;  // rows and columns in cluster tiles
+    unsigned long long launches;    // launches up to and with this one
+
+    __device__ Schedule(const Problem& p) : problem(p) {
+        rank = Shape::kCluster > 1 ? mk::cluster_rank() : 0;
+        unit = blockIdx.x / Shape::kCluster;
+        step = gridDim.x / Shape::kCluster;
+        rows = (p.m + Shape::kTileM * Shape::kClusterM - 1) / (Shape::kTileM * Shape::kClusterM);
+        columns = (p.n + Shape::kTileN * Shape::kClusterN - 1) / (Shape::kTileN * Shape::kClusterN);
+        launches = Shape::kSplits > 1 ? *static_cast<volatile unsigned long long*>(p.exits) / gridDim.x + 1 : 0;
+    }
+
+    /// The next tile of this CTA, the same for every role; false when there is none.
+    __device__ bool next(mk::GemmTile& tile) {
+        const int tiles = rows * columns;
+        if (unit >= tiles * Shape::kSplits) return false;
+        const int at = unit % tiles, split = unit / tiles;
+        unit += step;
+        const int strip = at / (problem.group * columns), in_strip = at % (problem.group * columns);
+        const int height = min(problem.group, rows - strip * problem.group);
+        const int row = strip * problem.group + in_strip % height, column = in_strip / height;
+        const int blocks = (problem.k + 63) / 64, first = first_block(blocks, split);
+        tile.c = &problem.c;
+        tile.row = (row * Shape::kClusterM + (Shape::kClusterM > 1 ? rank : 0)) * Shape::kTileM;
+        tile.column = (column * Shape::kClusterN + (Shape::kClusterN > 1 ? rank : 0)) * Shape::kTileN;
+        tile.rows = problem.rows ? problem.m - tile.row : Shape::kTileM;
+        tile.blocks = first_block(blocks, split + 1) - first;
+        tile.segments = min(problem.segments, tile.blocks);
+        tile.out = problem.out;
+        tile.pitch = static_cast<unsigned long long>(problem.n) * sizeof(Out);
+        tile.columns = problem.n;
+        tile.split = split;
+        cell = 2 * (at * Shape::kCluster + rank);
+        tile.partials = problem.partials + (at * Shape::kCluster + rank) * (Shape::kSplits - 1) * Shape::kPartialFloats;
+        return true;
+    }
+
+    __device__ void segment(const mk::GemmTile& tile, int index, mk::GemmSegment& segment) {
+        const int first = tile.blocks * index / tile.segments, last = tile.blocks * (index + 1) / tile.segments;
+        const int k = (first_block((problem.k + 63) / 64, tile.split) + first) * 64;
+        // In a pair along N both CTAs load halves of the same rows of A, along M of the same columns of B.
+        segment = {&problem.a, &problem.b, tile.row, k, k, tile.column, last - first};
+    }
+
+    __device__ void stored(const mk::GemmTile&) { atomicAdd(problem.stored, 1ull); }
+
+    __device__ void publish(const mk::GemmTile&, unsigned part) {
+        asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(problem.cells + cell + part) : "memory");
+    }
+
+    __device__ void collect(const mk::GemmTile&, unsigned part) {
+        const unsigned long long wanted = launches * (Shape::kSplits - 1);
+        unsigned long long seen;
+        for (unsigned spins = 0;; ++spins) {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(problem.cells + cell + part) : "memory");
+            if (seen >= wanted) return;
+            if (spins > 50000000u) __trap();
+        }
+    }
+
+  private:
+    int cell;
+
+    __device__ static int first_block(int blocks, int split) { return blocks * split / Shape::kSplits; }
+};
+
+__device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {
+    const unsigned part = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
+    Schedule schedule(problem);
+    mk::Ring<Shape::kStages> ring;
+    mk::Ring<Shape::kStaging> boxes;
+    mk::GemmTile tile;
+    for (bool first = true; schedule.next(tile); first = false) {
+        if (first) mk::gemm_skew<SKEW, Shape>(tile, shared, part);
+        mk::gemm_consume<Shape>(tile, schedule, shared, ring, boxes, part, thread);
+    }
+}
+
+__device__ void produce(const Problem& problem, mk::GemmShared<Shape> shared) {
+    Schedule schedule(problem);
+    mk::Ring<Shape::kStages> ring;
+    mk::GemmTile tile;
+    while (schedule.next(tile)) mk::gemm_produce<Shape>(tile, schedule, shared, ring, schedule.rank);
+}
+
+__device__ void store(const Problem& problem, mk::GemmShared<Shape> shared) {
+    const unsigned part = threadIdx.x / 32 - 1;
+    Schedule schedule(problem);
+    mk::Ring<Shape::kStaging> boxes;
+    mk::GemmTile tile;
+    while (schedule.next(tile)) mk::gemm_store<Shape>(tile, schedule, shared, boxes, part, threadIdx.x % 32);
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER_M* CLUSTER_N, 1, 1) __launch_bounds__(384, 1)
+    gemm(const __grid_constant__ Problem problem) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const mk::GemmShared<Shape> shared{mk::shared_address(memory)};
+    if (threadIdx.x == 0) {
+        if (shared.base % 1024 != 0) __trap();
+        mk::tma::prefetch(&problem.a);
+        mk::tma::prefetch(&problem.b);
+        mk::tma::prefetch(&problem.c);
+        shared.init();
+    }
+    if (Shape::kCluster > 1) mk::cluster_meet();
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        mk::give_registers<56>();
+        if (threadIdx.x == 0) produce(problem, shared);
+        if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) store(problem, shared);
+    } else {
+        mk::take_registers<224>();
+        consume(problem, shared);
+    }
+    // A CTA's shared memory stays until its peer has sent its last arrival there.
+    __syncthreads();
+    if (Shape::kCluster > 1) mk::cluster_meet();
+    if (Shape::kSplits > 1 && threadIdx.x == 0) atomicAdd(problem.exits, 1ull);
+}

@@ -1,0 +1,201 @@
+// The GEMM engine for Hopper (sm_90a): one output tile, C = A * B, as three roles of one CTA that run ahead of each other.
+//
+// A is [M,K], B is [K,N], C is [M,N], all row-major, bf16 (f16 with MK_F16); sums in f32; C in the same type or f32.
+// Any M; N and K multiples of 8 (the copy engine's 16-byte rule). The CTA has 384 threads:
+//   warp 0, one lane   gemm_produce   waits for each K segment, loads its boxes into a ring of stages
+//   warps 1 and 2      gemm_store     stores what consumer 0 and consumer 1 staged; the last to finish raises the tile
+//   warps 4..7, 8..11  gemm_consume   `wgmma` over the stages, then rounds its part into swizzled staging
+// Each role keeps its own cursors (`Ring`) from tile to tile and goes on with the next tile by itself, so loads run
+// ahead into the next tile and stores trail into it. The two consumers share each stage but not their pace: one may be
+// several stages ahead, and then its epilogue runs beside the other's products (`gemm_skew` starts them apart).
+//
+// Why no wait here can hang: a stage is filled unless `segment` blocks, emptied unless a consumer blocks on staging,
+// and staging is freed by the copy engine. `segment` and `collect` are the only waits on other CTAs. They must return,
+// also when the launch is aborted: then the tile runs to its end on whatever bytes are there and `stored` must not
+// signal. In a cluster all CTAs work on tiles with the same number of K blocks.
+//
+// `Source` joins the engine to its caller, a static schedule or the interpreter:
+//   bool segment(tile, index, Segment&)  producer lane: fill in the segment; return once the engine may read it
+//   void stored(tile)                    one store lane: C's tile is written and visible to this thread
+//   void publish(tile, part)             split-K, one thread: this part's partial is written by its warpgroup
+//   void collect(tile, part)             split-K, one thread of the last split: return once the others are published
+#pragma once
+
+#include "mbarrier.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+namespace mk {
+
+/// K segment of a tile: `blocks` blocks of 64 that one wait covers. Its end in K is a multiple of 64 from its start, or
+/// both maps end there (the engine reads zeros past them).
+struct GemmSegment {
+    const TensorMap* a;  // boxes of 64 (K) x kBoxM rows, 128-byte swizzle
+    const TensorMap* b;  // boxes of 64 (N) x 64 (K) rows, 128-byte swizzle
+    int a_row, a_k;      // this CTA's first row and the segment's first K in `a`
+    int b_k, b_column;   // the segment's first K and this CTA's first column in `b`
+    int blocks;          // at least 1
+};
+
+/// One CTA's output tile.
+struct GemmTile {
+    const TensorMap* c;        // boxes of 128 bytes x 64 rows, 128-byte swizzle
+    int row, column;           // first element of the tile in C
+    int rows;                  // rows that may be written; boxes that reach past them are stored row by row
+    int segments, blocks;      // K segments, and their blocks together
+    char* out;                 // C and its row pitch in bytes and width, for boxes stored row by row
+    unsigned long long pitch;  //
+    int columns;               //
+    int split;                 // split-K: which split this is; the last one adds up and stores
+    float* partials;           // split-K: kPartialFloats for each split but the last
+};
+
+/// The compiled-in shape of the engine; `Out` is float for f32 output, else the I/O type's 16-bit carrier.
+template <int TileM_, int TileN_, int Stages_, int ClusterM_, int ClusterN_, int Splits_, class Out_>
+struct GemmShape {
+    using Out = Out_;
+    static constexpr int kTileM = TileM_, kTileN = TileN_, kTileK = 64, kStages = Stages_;
+    static constexpr int kClusterM = ClusterM_, kClusterN = ClusterN_, kCluster = ClusterM_ * ClusterN_;
+    static constexpr int kSplits = Splits_;
+    // Two consumers share the tile by rows, or by columns where it has only 64 rows.
+    static constexpr int kPartM = kTileM > 64 ? kTileM / 2 : kTileM;
+    static constexpr int kPartN = kTileM > 64 ? kTileN : kTileN / 2;
+    static constexpr int kBlocksM = kPartM / 64;
+    static constexpr int kBoxM = kTileM / kClusterN;
+    static constexpr int kChunk = 128 / sizeof(Out);  // columns of one staging box
+    static constexpr int kChunks = kPartN / kChunk;
+    static constexpr unsigned kBytesA = kTileM * 128, kBytesB = kTileN * 128, kBoxBytes = 8192;
+    static constexpr unsigned kStaging = 2;  // staging boxes of a consumer
+    static constexpr unsigned kOffsetB = kStages * kBytesA, kOffsetStaging = kOffsetB + kStages * kBytesB;
+    static constexpr unsigned kOffsetBarriers = kOffsetStaging + 2 * kStaging * kBoxBytes;
+    static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * (2 * kStages + 4 * kStaging);
+    static constexpr int kAccumulators = kPartN / 2;
+    static constexpr unsigned long long kPartialFloats = 2ull * kPartM * kPartN;
+
+    static_assert(kTileM == 64 || kTileM == 128 || kTileM == 256, "a consumer takes 64 or 128 rows");
+    static_assert(kPartN == 64 || kPartN == 128 || kPartN == 256, "the widths of mma()");
+    static_assert(kBlocksM * kAccumulators <= 128, "accumulators of a thread");
+    static_assert(kCluster <= 2 && kBoxM % 8 == 0, "multicast over pairs");
+    static_assert(kSharedBytes <= 227 * 1024, "shared memory of one CTA");
+};
+
+/// The engine's shared memory: stages of A, stages of B, staging boxes, barriers; `base` is 1024-byte aligned.
+template <class Shape>
+struct GemmShared {
+    unsigned base;
+
+    __device__ __forceinline__ unsigned a(unsigned stage) const { return base + stage * Shape::kBytesA; }
+    __device__ __forceinline__ unsigned b(unsigned stage) const { return base + Shape::kOffsetB + stage * Shape::kBytesB; }
+    __device__ __forceinline__ unsigned box(unsigned part, unsigned slot) const {
+        return base + Shape::kOffsetStaging + (part * Shape::kStaging + slot) * Shape::kBoxBytes;
+    }
+    __device__ __forceinline__ unsigned full(unsigned stage) const { return base + Shape::kOffsetBarriers + stage * 8; }
+    __device__ __forceinline__ unsigned empty(unsigned stage) const { return full(Shape::kStages + stage); }
+    __device__ __forceinline__ unsigned staged(unsigned part, unsigned slot) const {
+        return full(2 * Shape::kStages + part * Shape::kStaging + slot);
+    }
+    __device__ __forceinline__ unsigned free(unsigned part, unsigned slot) const { return staged(part + 2, slot); }
+
+    /// Sets up the barriers; one thread, then a CTA (or cluster) barrier.
+    __device__ void init() const {
+        for (unsigned stage = 0; stage < Shape::kStages; ++stage) {
+            barrier::init(full(stage), 1);
+            barrier::init(empty(stage), 2 * Shape::kCluster);
+        }
+        for (unsigned part = 0; part < 2; ++part) {
+            for (unsigned slot = 0; slot < Shape::kStaging; ++slot) {
+                barrier::init(staged(part, slot), 4);
+                barrier::init(free(part, slot), 1);
+            }
+        }
+        barrier::publish();
+    }
+};
+
+/// Loads all K blocks of a tile; one lane. In a cluster each CTA loads its share of what they share, for both.
+template <class Shape, class Source>
+__device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
+                                             Ring<Shape::kStages>& ring, unsigned rank) {
+    constexpr int kColumnBoxes = Shape::kTileN / 64, kOwnBoxes = kColumnBoxes / Shape::kClusterM;
+    const int first_box = Shape::kClusterM > 1 ? static_cast<int>(rank) * kOwnBoxes : 0;
+    const int first_row = Shape::kClusterN > 1 ? static_cast<int>(rank) * Shape::kBoxM : 0;
+    for (int index = 0; index < tile.segments; ++index) {
+        GemmSegment segment;
+        source.segment(tile, index, segment);
+        for (int block = 0; block < segment.blocks; ++block) {
+            barrier::wait(shared.empty(ring.slot), ring.parity ^ 1);
+            const unsigned full = shared.full(ring.slot);
+            barrier::arrive_expecting(full, Shape::kBytesA + Shape::kBytesB);
+            const unsigned a = shared.a(ring.slot) + first_row * 128;
+            const int a_k = segment.a_k + block * 64, b_k = segment.b_k + block * 64;
+            if constexpr (Shape::kClusterN > 1) {
+                tma::load_multicast(a, segment.a, a_k, segment.a_row + first_row, full, 3);
+            } else {
+                tma::load(a, segment.a, a_k, segment.a_row, full);
+            }
+#pragma unroll
+            for (int i = 0; i < kOwnBoxes; ++i) {
+                const int box = first_box + i;
+                const unsigned b = shared.b(ring.slot) + box * Shape::kBoxBytes;
+                if constexpr (Shape::kClusterM > 1) {
+                    tma::load_multicast(b, segment.b, segment.b_column + box * 64, b_k, full, 3);
+                } else {
+                    tma::load(b, segment.b, segment.b_column + box * 64, b_k, full);
+                }
+            }
+            ring.advance();
+        }
+    }
+}
+
+/// Hands a stage back to the producers of all CTAs that write it; the whole warpgroup calls it.
+template <class Shape>
+__device__ __forceinline__ void gemm_release(unsigned empty, unsigned thread) {
+    if constexpr (Shape::kCluster > 1) {
+        if (thread < Shape::kCluster) barrier::arrive_at(empty, thread);
+    } else {
+        if (thread == 0) barrier::arrive(empty);
+    }
+}
+
+/// Lets consumer 1 start `Stages` blocks behind consumer 0, before the launch's first tile.
+template <int Stages, class Shape>
+__device__ __forceinline__ void gemm_skew(const GemmTile& tile, GemmShared<Shape> shared, unsigned part) {
+    if (Stages > 0 && part == 1 && tile.blocks > Stages) barrier::wait(shared.full(Stages), 0);
+}
+
+/// Multiplies all K blocks of a tile for one consumer into `sums`.
+template <class Shape>
+__device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<Shape> shared, Ring<Shape::kStages>& ring,
+                                              unsigned part, unsigned thread,
+                                              float (&sums)[Shape::kBlocksM][Shape::kAccumulators]) {
+    const unsigned part_a = Shape::kTileM > 64 ? part * Shape::kPartM * 128 : 0;
+    const unsigned part_b = Shape::kTileM > 64 ? 0 : part * (Shape::kPartN / 64) * Shape::kBoxBytes;
+    unsigned previous = 0;
+    for (int block = 0; block < tile.blocks; ++block) {
+        barrier::wait(shared.full(ring.slot), ring.parity);
+        const unsigned long long a = wgmma::along_k(shared.a(ring.slot) + part_a);
+        const unsigned long long b = wgmma::along_n<Shape::kBoxBytes>(shared.b(ring.slot) + part_b);
+#pragma unroll
+        for (int i = 0; i < Shape::kBlocksM; ++i) wgmma::pin(sums[i]);
+        wgmma::fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+#pragma unroll
+            for (int i = 0; i < Shape::kBlocksM; ++i) {
+                wgmma::mma<1>(sums[i], a + (i * 8192 + k * 32) / 16, b + k * 2048 / 16, (block | k) != 0);
+            }
+        }
+        wgmma::commit();
+        wgmma::wait<1>();
+        if (block > 0) gemm_release<Shape>(shared.empty(previous), thread);
+        previous = ring.slot;
+        ring.advance();
+    }
+    wgmma::wait<0>();
+#pragma unroll
+    for (int i = 0; i < Shape::kBlocksM; ++i) wgmma::pin(sums[i]);
+    gemm_release<Shape>(shared.empty(previous), thread);
+}
+
+}  // namespace mk

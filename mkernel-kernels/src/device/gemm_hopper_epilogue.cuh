@@ -1,0 +1,204 @@
+// The second half of the Hopper GEMM engine: split-K sums, rounding into staging boxes, and the stores behind them.
+//
+// A staging box is 64 rows of 128 bytes in the copy engine's 128-byte swizzle: 16-byte unit u of row r sits at unit
+// u ^ (r % 8). A consumer fills boxes in a fixed order, the store warp of the same part empties them in that order;
+// `staged` and `free` are the pair of barriers between them, and carry the bytes one way and the space the other.
+#pragma once
+
+#include "gemm_hopper.cuh"
+
+namespace mk {
+
+namespace gemm_detail {
+
+/// Meets `threads` threads at the CTA's named barrier `id`.
+__device__ __forceinline__ void meet(unsigned id, unsigned threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+constexpr unsigned kStoreBarrier = 1;  // the two store warps
+constexpr unsigned kPartBarrier = 2;   // consumer 0; consumer 1 has the next
+
+/// Two floats rounded to the I/O type, `low` in the low half.
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    unsigned packed;
+#ifdef MK_F16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+#endif
+    return packed;
+}
+
+/// Writes 64 columns of the warp's 16 rows, rounded, from 32 sums a thread.
+__device__ __forceinline__ void fill(unsigned box, const float* sums, unsigned warp, unsigned lane, unsigned short) {
+    const unsigned row = warp * 16 + (lane & 15);
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+        const float* s = sums + i * 8;
+        const unsigned unit = (i * 2 + (lane >> 4)) ^ (row & 7);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(box + row * 128 + unit * 16),
+                     "r"(pack(s[0], s[1])), "r"(pack(s[2], s[3])), "r"(pack(s[4], s[5])), "r"(pack(s[6], s[7]))
+                     : "memory");
+    }
+}
+
+/// Writes 32 columns of the warp's 16 rows as f32, from 16 sums a thread.
+__device__ __forceinline__ void fill(unsigned box, const float* sums, unsigned warp, unsigned lane, float) {
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) {
+        const unsigned row = warp * 16 + lane / 4 + (i & 1) * 8;
+        const unsigned unit = ((i >> 1) * 2 + (lane & 3) / 2) ^ (row & 7);
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(box + row * 128 + unit * 16 + (lane & 1) * 8),
+                     "f"(sums[i * 2]), "f"(sums[i * 2 + 1])
+                     : "memory");
+    }
+}
+
+/// Stores the first `rows` rows of a box by ordinary stores; the whole warp.
+template <class Out>
+__device__ __forceinline__ void store_rows(const GemmTile& tile, unsigned box, int row, int column, int rows, unsigned lane) {
+    constexpr int kUnit = 16 / sizeof(Out);
+#pragma unroll 1
+    for (int unit = lane; unit < rows * 8; unit += 32) {
+        const int r = unit / 8, at = column + unit % 8 * kUnit;
+        if (at >= tile.columns) continue;
+        float4 bytes;
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(bytes.x), "=f"(bytes.y), "=f"(bytes.z), "=f"(bytes.w)
+                     : "r"(box + r * 128 + ((unit % 8) ^ (r & 7)) * 16)
+                     : "memory");
+        *reinterpret_cast<float4*>(tile.out + (row + r) * tile.pitch + at * sizeof(Out)) = bytes;
+    }
+}
+
+/// Reads four floats past the L1, where an earlier launch's may lie; volatile, so that batches stay apart.
+__device__ __forceinline__ float4 load_partial(const float4* from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
+}  // namespace gemm_detail
+
+/// Writes one consumer's sums as this split's partial; element order is the threads' own, so every access is coalesced.
+template <class Shape>
+__device__ __forceinline__ void gemm_write_partial(const GemmTile& tile, unsigned part, unsigned thread,
+                                                   const float (&sums)[Shape::kBlocksM][Shape::kAccumulators]) {
+    float4* to = reinterpret_cast<float4*>(tile.partials + tile.split * Shape::kPartialFloats + part * Shape::kPartialFloats / 2);
+#pragma unroll
+    for (int i = 0; i < Shape::kBlocksM * Shape::kAccumulators / 4; ++i) {
+        const float* s = &sums[i * 4 / Shape::kAccumulators][i * 4 % Shape::kAccumulators];
+        __stcg(to + i * 128 + thread, make_float4(s[0], s[1], s[2], s[3]));
+    }
+}
+
+/// Adds the earlier splits' partials to `Count` of the last one's sums, from number `first` on: ((p0 + p1) + ...) + own,
+/// in whatever order they came. Called box by box: all loads of a tile in flight at once would spill.
+template <class Shape, int Count>
+__device__ __forceinline__ void gemm_add_partials(const GemmTile& tile, unsigned part, unsigned thread, int first, float* sums) {
+    const float4* from = reinterpret_cast<const float4*>(tile.partials + part * Shape::kPartialFloats / 2) + thread;
+    float4 loaded[Shape::kSplits][Count / 4];
+#pragma unroll
+    for (int split = 0; split < Shape::kSplits - 1; ++split) {
+#pragma unroll
+        for (int i = 0; i < Count / 4; ++i) {
+            loaded[split][i] = gemm_detail::load_partial(from + split * (Shape::kPartialFloats / 4) + (first / 4 + i) * 128);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Count / 4; ++i) {
+        float4 sum = loaded[0][i];
+#pragma unroll
+        for (int split = 1; split < Shape::kSplits - 1; ++split) {
+            const float4 next = loaded[split][i];
+            sum = make_float4(sum.x + next.x, sum.y + next.y, sum.z + next.z, sum.w + next.w);
+        }
+        float* s = sums + i * 4;
+        s[0] += sum.x, s[1] += sum.y, s[2] += sum.z, s[3] += sum.w;
+    }
+}
+
+/// Multiplies one consumer's part of a tile and stages it (or, for a split that is not the last, publishes its partial).
+template <class Shape, class Source>
+__device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
+                                             Ring<Shape::kStages>& ring, Ring<Shape::kStaging>& boxes, unsigned part,
+                                             unsigned thread) {
+    float sums[Shape::kBlocksM][Shape::kAccumulators];
+    gemm_multiply<Shape>(tile, shared, ring, part, thread, sums);
+    if constexpr (Shape::kSplits > 1) {
+        if (tile.split < Shape::kSplits - 1) {
+            gemm_write_partial<Shape>(tile, part, thread, sums);
+            gemm_detail::meet(gemm_detail::kPartBarrier + part, 128);
+            if (thread == 0) source.publish(tile, part);
+            return;
+        }
+        if (thread == 0) source.collect(tile, part);
+        gemm_detail::meet(gemm_detail::kPartBarrier + part, 128);
+    }
+    const unsigned warp = thread / 32, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < Shape::kBlocksM; ++i) {
+#pragma unroll
+        for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
+            constexpr int kSums = Shape::kChunk / 2;
+            if constexpr (Shape::kSplits > 1) {
+                const int first = i * Shape::kAccumulators + chunk * kSums;
+                gemm_add_partials<Shape, kSums>(tile, part, thread, first, &sums[i][chunk * kSums]);
+            }
+            barrier::wait(shared.free(part, boxes.slot), boxes.parity ^ 1);
+            gemm_detail::fill(shared.box(part, boxes.slot), &sums[i][chunk * kSums], warp, lane,
+                              typename Shape::Out{});
+            tma::fence_shared();
+            __syncwarp();
+            if (lane == 0) barrier::arrive(shared.staged(part, boxes.slot));
+            boxes.advance();
+        }
+    }
+}
+
+/// Stores what one consumer stages for a tile, and calls `stored` when both parts are written; the whole warp.
+template <class Shape, class Source>
+__device__ __forceinline__ void gemm_store(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
+                                           Ring<Shape::kStaging>& boxes, unsigned part, unsigned lane) {
+    if (Shape::kSplits > 1 && tile.split < Shape::kSplits - 1) return;
+    const int part_row = Shape::kTileM > 64 ? part * Shape::kPartM : 0;
+    const int part_column = Shape::kTileM > 64 ? 0 : part * Shape::kPartN;
+    for (int i = 0; i < Shape::kBlocksM; ++i) {
+        const int first = part_row + i * 64, rows = tile.rows - first;
+        for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
+            const int row = tile.row + first, column = tile.column + part_column + chunk * Shape::kChunk;
+            const unsigned box = shared.box(part, boxes.slot);
+            barrier::wait(shared.staged(part, boxes.slot), boxes.parity);
+            if (rows >= 64) {
+                if (lane == 0) {
+                    tma::store(tile.c, column, row, box);
+                    tma::commit();
+                    tma::wait_read<0>();
+                }
+            } else {
+                gemm_detail::store_rows<typename Shape::Out>(tile, box, row, column, rows, lane);
+            }
+            __syncwarp();
+            if (lane == 0) barrier::arrive(shared.free(part, boxes.slot));
+            boxes.advance();
+        }
+    }
+    if (lane == 0) tma::wait_written();
+    gemm_detail::meet(gemm_detail::kStoreBarrier, 64);
+    if (part == 0 && lane == 0) source.stored(tile);
+}
+
+/// Gives registers of this warpgroup back to the CTA's pool; a kernel's producer warpgroup calls it first.
+template <int Count>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+/// Takes registers for this warpgroup from the CTA's pool, waiting for them.
+template <int Count>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+}  // namespace mk
