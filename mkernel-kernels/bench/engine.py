@@ -92,6 +92,7 @@ class Engine:
         cluster = v.cluster_m * v.cluster_n
         tiles = -(-m // (v.tile_m * v.cluster_m)) * -(-n // (v.tile_n * v.cluster_n))
         units = tiles * v.splits
+        assert -(-k // 64) >= v.splits, "every split has at least one block of K"
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         grid = min(units, sms // cluster) * cluster
         code = {"bf16": 9, "f16": 6, "f32": 9}[v.kind]

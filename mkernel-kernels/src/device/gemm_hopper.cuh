@@ -42,7 +42,7 @@ struct GemmTile {
     const TensorMap* c;        // boxes of 128 bytes x 64 rows, 128-byte swizzle
     int row, column;           // first element of the tile in C
     int rows;                  // rows that may be written; boxes that reach past them are stored row by row
-    int segments, blocks;      // K segments, and their blocks together
+    int segments, blocks;      // K segments, and their blocks together: at least 1 each
     char* out;                 // C and its row pitch in bytes and width, for boxes stored row by row
     unsigned long long pitch;  //
     int columns;               //
