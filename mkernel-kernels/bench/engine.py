@@ -7,20 +7,20 @@ from multiprocessing import get_context
 import nvrtc
 
 SOURCE = os.path.join(nvrtc.HERE, "gemm_hopper.cu")
-# Compiled-in constants; `clusters` is (along M, along N), `skew` in stages, `kind` one of bf16, f16, f32 (bf16 in, f32 out).
-Variant = namedtuple("Variant", "tile_m tile_n stages cluster_m cluster_n splits skew kind", defaults=(1, 0, "bf16"))
+# Compiled-in constants; `skew` in stages, `kind` one of bf16, f16, f32 (bf16 in, f32 out).
+Variant = namedtuple("Variant", "tile_m tile_n stages cluster_m cluster_n cluster_k splits skew kind", defaults=(1, 1, 0, "bf16"))
 DRIVER = None
 
 
 def name(variant):
     v = variant
-    text = f"{v.tile_m}x{v.tile_n}x{v.stages} c{v.cluster_m}x{v.cluster_n}"
-    return text + (f" k{v.splits}" if v.splits > 1 else "") + (f" skew{v.skew}" if v.skew else "") + ("" if v.kind == "bf16" else f" {v.kind}")
+    text = f"{v.tile_m}x{v.tile_n}x{v.stages} c{v.cluster_m}x{v.cluster_n}x{v.cluster_k}"
+    return text + (f" split{v.splits}" if v.splits > 1 else "") + (f" skew{v.skew}" if v.skew else "") + ("" if v.kind == "bf16" else f" {v.kind}")
 
 
 def build(variant):
     """The cubin of a variant; the compile log must show no spills."""
-    keys = "TILE_M TILE_N STAGES CLUSTER_M CLUSTER_N SPLITS SKEW".split()
+    keys = "TILE_M TILE_N STAGES CLUSTER_M CLUSTER_N CLUSTER_K SPLITS SKEW".split()
     defines = dict(zip(keys, variant))
     defines.update({"f16": {"MK_F16": None}, "f32": {"OUT_F32": None}}.get(variant.kind, {}))
     if os.environ.get("MK_SPIN_LIMIT"):
@@ -60,6 +60,13 @@ class Problem(ctypes.Structure):
     )
 
 
+class LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        [(n, ctypes.c_uint32) for n in "grid_x grid_y grid_z block_x block_y block_z shared".split()]
+        + [("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint32)]
+    )
+
+
 def tensor_map(pointer, code, size, rows, columns, box_columns, box_rows):
     """A 2-D row-major tensor with 128-byte swizzled boxes; out of bounds reads zero and is not written."""
     storage = ctypes.create_string_buffer(128 + 64)
@@ -83,18 +90,26 @@ class Engine:
         v = variant
         check(driver().cuModuleLoadData(ctypes.byref(self.module), cubin), "cuModuleLoadData")
         check(driver().cuModuleGetFunction(ctypes.byref(self.function), self.module, b"gemm"), "cuModuleGetFunction")
-        self.shared = v.stages * (v.tile_m + v.tile_n) * 128 + 4 * 8192 + 8 * (2 * v.stages + 8)
+        self.shared = v.stages * (v.tile_m + v.tile_n) * 128 + 4 * 8192 + 8 * (2 * v.stages + 12)
+        self.shared += v.tile_m * v.tile_n * 2 if v.cluster_k > 1 else 0
         check(driver().cuFuncSetAttribute(self.function, 8, self.shared), "dynamic shared memory")  # 8: its maximum
+
+    def clusters(self, size):
+        """How many clusters of this size are resident at once."""
+        attribute = (ctypes.c_uint32 * 18)(4, 0, size, 1, 1)  # 4: cluster dimension
+        config = LaunchConfig(size * 132, 1, 1, 384, 1, 1, self.shared, None, ctypes.addressof(attribute), 1)
+        count = ctypes.c_int()
+        check(driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self.function, ctypes.byref(config)), "cuOccupancyMaxActiveClusters")
+        return count.value
 
     def prepare(self, torch, a, b, c, group=8, segments=1, rows=None):
         """Encodes one problem; `rows` stores only so many rows of a taller C, row by row at its edge. Returns launch()."""
         v, m, (k, n) = self.variant, rows or c.shape[0], b.shape
-        cluster = v.cluster_m * v.cluster_n
+        cluster = v.cluster_m * v.cluster_n * v.cluster_k
         tiles = -(-m // (v.tile_m * v.cluster_m)) * -(-n // (v.tile_n * v.cluster_n))
         units = tiles * v.splits
-        assert -(-k // 64) >= v.splits, "every split has at least one block of K"
-        sms = torch.cuda.get_device_properties(0).multi_processor_count
-        grid = min(units, sms // cluster) * cluster
+        assert -(-k // 64) >= v.splits * v.cluster_k, "every split has at least one block of K"
+        grid = min(units, self.clusters(cluster)) * cluster
         code = {"bf16": 9, "f16": 6, "f32": 9}[v.kind]
         partials = torch.empty(max(1, (v.splits - 1) * tiles * cluster * v.tile_m * v.tile_n), device="cuda", dtype=torch.float32)
         words = torch.zeros(2 * tiles * cluster + 2, device="cuda", dtype=torch.int64)

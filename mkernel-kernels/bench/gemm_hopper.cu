@@ -1,6 +1,6 @@
 // The Hopper GEMM engine alone, under a static schedule: what gemm_hopper.py checks and times.
 //
-// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, SPLITS, SKEW, and MK_F16 or OUT_F32 if wanted.
+// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, SKEW, and MK_F16 or OUT_F32 if wanted.
 // Work units are numbered so that split s of every tile comes before split s+1 of any: the last split waits only for
 // units that were claimed earlier.
 #include "gemm_hopper_epilogue.cuh"
@@ -10,7 +10,7 @@ using Out = float;
 #else
 using Out = unsigned short;
 #endif
-using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, SPLITS, Out>;
+using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, Out>;
 
 /// What the host passes; `group` is the raster's height in cluster tiles, `segments` cuts every tile's K for tests.
 struct Problem {
@@ -48,12 +48,13 @@ struct Schedule {
         const int strip = at / (problem.group * columns), in_strip = at % (problem.group * columns);
         const int height = min(problem.group, rows - strip * problem.group);
         const int row = strip * problem.group + in_strip % height, column = in_strip / height;
-        const int blocks = (problem.k + 63) / 64, first = first_block(blocks, split);
+        const int pair = rank % Shape::kMulticast;
+        first = first_block(split * Shape::kClusterK + rank / Shape::kMulticast);
         tile.c = &problem.c;
-        tile.row = (row * Shape::kClusterM + (Shape::kClusterM > 1 ? rank : 0)) * Shape::kTileM;
-        tile.column = (column * Shape::kClusterN + (Shape::kClusterN > 1 ? rank : 0)) * Shape::kTileN;
+        tile.row = (row * Shape::kClusterM + (Shape::kClusterM > 1 ? pair : 0)) * Shape::kTileM;
+        tile.column = (column * Shape::kClusterN + (Shape::kClusterN > 1 ? pair : 0)) * Shape::kTileN;
         tile.rows = problem.rows ? problem.m - tile.row : Shape::kTileM;
-        tile.blocks = first_block(blocks, split + 1) - first;
+        tile.blocks = first_block(split * Shape::kClusterK + rank / Shape::kMulticast + 1) - first;
         tile.segments = min(problem.segments, tile.blocks);
         tile.out = problem.out;
         tile.pitch = static_cast<unsigned long long>(problem.n) * sizeof(Out);
@@ -65,10 +66,10 @@ struct Schedule {
     }
 
     __device__ void segment(const mk::GemmTile& tile, int index, mk::GemmSegment& segment) {
-        const int first = tile.blocks * index / tile.segments, last = tile.blocks * (index + 1) / tile.segments;
-        const int k = (first_block((problem.k + 63) / 64, tile.split) + first) * 64;
+        const int from = tile.blocks * index / tile.segments, to = tile.blocks * (index + 1) / tile.segments;
+        const int k = (first + from) * 64;
         // In a pair along N both CTAs load halves of the same rows of A, along M of the same columns of B.
-        segment = {&problem.a, &problem.b, tile.row, k, k, tile.column, last - first};
+        segment = {&problem.a, &problem.b, tile.row, k, k, tile.column, to - from};
     }
 
     __device__ void stored(const mk::GemmTile&) { atomicAdd(problem.stored, 1ull); }
@@ -88,20 +89,20 @@ struct Schedule {
     }
 
   private:
-    int cell;
+    int cell, first;  // of the tile that `next` gave last: its cells, its first block of K
 
-    __device__ static int first_block(int blocks, int split) { return blocks * split / Shape::kSplits; }
+    /// The first block of K of a share: splits, and in each the halves of a pair along K.
+    __device__ int first_block(int share) { return (problem.k + 63) / 64 * share / (Shape::kSplits * Shape::kClusterK); }
 };
 
 __device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {
     const unsigned part = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
     Schedule schedule(problem);
-    mk::Ring<Shape::kStages> ring;
-    mk::Ring<Shape::kStaging> boxes;
+    mk::GemmConsumer<Shape> consumer;
     mk::GemmTile tile;
     for (bool first = true; schedule.next(tile); first = false) {
         if (first) mk::gemm_skew<SKEW, Shape>(tile, shared, part);
-        mk::gemm_consume<Shape>(tile, schedule, shared, ring, boxes, part, thread);
+        mk::gemm_consume<Shape>(tile, schedule, shared, consumer, part, thread);
     }
 }
 
@@ -120,7 +121,7 @@ __device__ void store(const Problem& problem, mk::GemmShared<Shape> shared) {
     while (schedule.next(tile)) mk::gemm_store<Shape>(tile, schedule, shared, boxes, part, threadIdx.x % 32);
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER_M* CLUSTER_N, 1, 1) __launch_bounds__(384, 1)
+extern "C" __global__ void __cluster_dims__(Shape::kCluster, 1, 1) __launch_bounds__(384, 1)
     gemm(const __grid_constant__ Problem problem) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const mk::GemmShared<Shape> shared{mk::shared_address(memory)};

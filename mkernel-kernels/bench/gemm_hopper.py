@@ -22,7 +22,8 @@ SHAPES = (  # (M, N, K): one rank's share at the published shapes, then square o
 WIDE = Variant(128, 256, 4, 2, 1)
 CHECKED = [
     WIDE, WIDE._replace(skew=2), WIDE._replace(cluster_m=1), WIDE._replace(cluster_m=1, cluster_n=2), WIDE._replace(splits=2),
-    WIDE._replace(splits=4), Variant(128, 128, 6, 2, 1), Variant(128, 128, 6, 1, 2, splits=2), Variant(256, 128, 4, 1, 2),
+    WIDE._replace(splits=4), Variant(128, 128, 6, 2, 1), Variant(128, 128, 6, 1, 2, splits=2),
+    Variant(128, 128, 5, 1, 1, 2), Variant(128, 128, 5, 1, 2, 2), Variant(64, 256, 4, 1, 1, 2), Variant(64, 256, 4, 2, 1, 2, kind="f32"), Variant(256, 128, 4, 1, 2),
     Variant(256, 128, 4, 2, 1), Variant(64, 256, 4, 1, 1), Variant(64, 256, 4, 2, 1, splits=3), Variant(64, 128, 6, 1, 1),
     WIDE._replace(kind="f16"), WIDE._replace(kind="f32"), Variant(256, 128, 4, 1, 2, kind="f32"), Variant(64, 256, 4, 1, 1, kind="f32"),
 ]
@@ -36,11 +37,13 @@ def candidates(shape):
     found += [(Variant(256, 128, 4, 1, 2, skew=s), 8) for s in (0, 1)] + [(Variant(256, 128, 4, 2, 1, skew=1), 8)]
     found += [(Variant(128, 128, 6, 2, 1, skew=2), 8), (Variant(128, 128, 6, 1, 2, skew=2), 8)]
     m, n, k = shape
-    if m * n <= 8192 * 512:
-        found += [(WIDE._replace(splits=s, cluster_m=c, skew=1), 8) for s in (2, 4) for c in (1, 2)]
-        found += [(Variant(128, 128, 6, 2, 1, splits=s, skew=2), 8) for s in (2, 4)] + [(Variant(128, 128, 6, 1, 2, splits=2, skew=2), 8)]
-        found += [(Variant(64, 256, 4, c, 1, splits=s), 8) for s in (1, 2) for c in (1, 2)]
-    return found
+    if m <= 4096:
+        found += [(WIDE._replace(splits=4, cluster_m=1, skew=1), 8)]
+        found += [(Variant(128, 128, 6, 1, c, splits=2, skew=2), 8) for c in (1, 2)] + [(Variant(128, 128, 6, 1, 1, skew=2), 8)]
+        found += [(Variant(128, 128, 5, 1, c, 2, skew=s), 8) for c in (1, 2) for s in (0, 2)]
+        found += [(Variant(64, 256, 4, 1, 1, splits=s), 8) for s in (1, 2)]
+        found += [(Variant(64, 256, 4, c, 1, 2), 8) for c in (1, 2)] + [(Variant(64, 128, 6, 1, 1), 8), (Variant(64, 128, 6, 1, 2), 8)]
+    return [(v, g) for v, g in found if -(-k // 64) >= v.splits * v.cluster_k]
 
 
 def chosen(shape):
@@ -99,7 +102,7 @@ def check_all(seed):
     failed = 0
     for variant in CHECKED:
         engine, bad, count = Engine(variant, cubins[variant]), [], 0
-        for shape in (s for s in CHECK_SHAPES if -(-s[2] // 64) >= variant.splits):
+        for shape in (s for s in CHECK_SHAPES if -(-s[2] // 64) >= variant.splits * variant.cluster_k):
             for exact, segments, masked in ((True, 1, False), (False, 3, False), (True, 2, True)):
                 error, count = check_one(torch, engine, shape, exact, segments, masked, seed), count + 1
                 if error:

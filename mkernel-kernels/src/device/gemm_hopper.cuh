@@ -16,7 +16,7 @@
 //
 // `Source` joins the engine to its caller, a static schedule or the interpreter:
 //   bool segment(tile, index, Segment&)  producer lane: fill in the segment; return once the engine may read it
-//   void stored(tile)                    one store lane: C's tile is written and visible to this thread
+//   void stored(tile)                    one store lane: this CTA's part of C is written and visible to this thread
 //   void publish(tile, part)             split-K, one thread: this part's partial is written by its warpgroup
 //   void collect(tile, part)             split-K, one thread of the last split: return once the others are published
 #pragma once
@@ -51,11 +51,18 @@ struct GemmTile {
 };
 
 /// The compiled-in shape of the engine; `Out` is float for f32 output, else the I/O type's 16-bit carrier.
-template <int TileM_, int TileN_, int Stages_, int ClusterM_, int ClusterN_, int Splits_, class Out_>
+///
+/// Three ways to share a tile's work over CTAs. `ClusterM` (or `ClusterN`) = 2: neighbours along M (N) in a cluster load
+/// halves of the B (A) they share, for both. `ClusterK` = 2: two CTAs of a cluster take a half of K each, swap halves of
+/// their sums through shared memory and store a half of the columns each. `Splits` > 1: tiles of the same C and
+/// successive parts of K, anywhere, the last of which adds up.
+/// Ranks in a cluster: the multicast neighbour is the low bit, then the half of K.
+template <int TileM_, int TileN_, int Stages_, int ClusterM_, int ClusterN_, int ClusterK_, int Splits_, class Out_>
 struct GemmShape {
     using Out = Out_;
     static constexpr int kTileM = TileM_, kTileN = TileN_, kTileK = 64, kStages = Stages_;
-    static constexpr int kClusterM = ClusterM_, kClusterN = ClusterN_, kCluster = ClusterM_ * ClusterN_;
+    static constexpr int kClusterM = ClusterM_, kClusterN = ClusterN_, kClusterK = ClusterK_;
+    static constexpr int kMulticast = kClusterM * kClusterN, kCluster = kMulticast * kClusterK;
     static constexpr int kSplits = Splits_;
     // Two consumers share the tile by rows, or by columns where it has only 64 rows.
     static constexpr int kPartM = kTileM > 64 ? kTileM / 2 : kTileM;
@@ -63,19 +70,23 @@ struct GemmShape {
     static constexpr int kBlocksM = kPartM / 64;
     static constexpr int kBoxM = kTileM / kClusterN;
     static constexpr int kChunk = 128 / sizeof(Out);  // columns of one staging box
-    static constexpr int kChunks = kPartN / kChunk;
+    static constexpr int kStoredN = kPartN / kClusterK;  // columns of its part that a CTA stores
+    static constexpr int kChunks = kStoredN / kChunk;
     static constexpr unsigned kBytesA = kTileM * 128, kBytesB = kTileN * 128, kBoxBytes = 8192;
     static constexpr unsigned kStaging = 2;  // staging boxes of a consumer
     static constexpr unsigned kOffsetB = kStages * kBytesA, kOffsetStaging = kOffsetB + kStages * kBytesB;
-    static constexpr unsigned kOffsetBarriers = kOffsetStaging + 2 * kStaging * kBoxBytes;
-    static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * (2 * kStages + 4 * kStaging);
+    static constexpr unsigned kSwapBytes = kClusterK > 1 ? kPartM * kStoredN * 4 : 0;  // of one consumer
+    static constexpr unsigned kOffsetSwap = kOffsetStaging + 2 * kStaging * kBoxBytes;
+    static constexpr unsigned kOffsetBarriers = kOffsetSwap + 2 * kSwapBytes;
+    static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * (2 * kStages + 4 * kStaging + 4);
     static constexpr int kAccumulators = kPartN / 2;
     static constexpr unsigned long long kPartialFloats = 2ull * kPartM * kPartN;
 
     static_assert(kTileM == 64 || kTileM == 128 || kTileM == 256, "a consumer takes 64 or 128 rows");
     static_assert(kPartN == 64 || kPartN == 128 || kPartN == 256, "the widths of mma()");
     static_assert(kBlocksM * kAccumulators <= 128, "accumulators of a thread");
-    static_assert(kCluster <= 2 && kBoxM % 8 == 0, "multicast over pairs");
+    static_assert(kMulticast <= 2 && kBoxM % 8 == 0, "multicast over pairs");
+    static_assert(kClusterK == 1 || (kClusterK == 2 && kBlocksM == 1 && kChunks >= 1 && kSplits == 1), "halves of K");
     static_assert(kSharedBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
@@ -95,18 +106,23 @@ struct GemmShared {
         return full(2 * Shape::kStages + part * Shape::kStaging + slot);
     }
     __device__ __forceinline__ unsigned free(unsigned part, unsigned slot) const { return staged(part + 2, slot); }
+    __device__ __forceinline__ unsigned swap(unsigned part) const { return base + Shape::kOffsetSwap + part * Shape::kSwapBytes; }
+    __device__ __forceinline__ unsigned swapped(unsigned part) const { return staged(4, part); }
+    __device__ __forceinline__ unsigned room(unsigned part) const { return staged(4, part + 2); }
 
     /// Sets up the barriers; one thread, then a CTA (or cluster) barrier.
     __device__ void init() const {
         for (unsigned stage = 0; stage < Shape::kStages; ++stage) {
             barrier::init(full(stage), 1);
-            barrier::init(empty(stage), 2 * Shape::kCluster);
+            barrier::init(empty(stage), 2 * Shape::kMulticast);
         }
         for (unsigned part = 0; part < 2; ++part) {
             for (unsigned slot = 0; slot < Shape::kStaging; ++slot) {
                 barrier::init(staged(part, slot), 4);
                 barrier::init(free(part, slot), 1);
             }
+            barrier::init(swapped(part), 1);
+            barrier::init(room(part), 4);
         }
         barrier::publish();
     }
@@ -117,8 +133,9 @@ template <class Shape, class Source>
 __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
                                              Ring<Shape::kStages>& ring, unsigned rank) {
     constexpr int kColumnBoxes = Shape::kTileN / 64, kOwnBoxes = kColumnBoxes / Shape::kClusterM;
-    const int first_box = Shape::kClusterM > 1 ? static_cast<int>(rank) * kOwnBoxes : 0;
-    const int first_row = Shape::kClusterN > 1 ? static_cast<int>(rank) * Shape::kBoxM : 0;
+    const int half = rank % Shape::kMulticast;
+    const int first_box = Shape::kClusterM > 1 ? half * kOwnBoxes : 0, first_row = Shape::kClusterN > 1 ? half * Shape::kBoxM : 0;
+    const unsigned short both = 3u << (rank - half);
     for (int index = 0; index < tile.segments; ++index) {
         GemmSegment segment;
         source.segment(tile, index, segment);
@@ -129,7 +146,7 @@ __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& sourc
             const unsigned a = shared.a(ring.slot) + first_row * 128;
             const int a_k = segment.a_k + block * 64, b_k = segment.b_k + block * 64;
             if constexpr (Shape::kClusterN > 1) {
-                tma::load_multicast(a, segment.a, a_k, segment.a_row + first_row, full, 3);
+                tma::load_multicast(a, segment.a, a_k, segment.a_row + first_row, full, both);
             } else {
                 tma::load(a, segment.a, a_k, segment.a_row, full);
             }
@@ -138,7 +155,7 @@ __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& sourc
                 const int box = first_box + i;
                 const unsigned b = shared.b(ring.slot) + box * Shape::kBoxBytes;
                 if constexpr (Shape::kClusterM > 1) {
-                    tma::load_multicast(b, segment.b, segment.b_column + box * 64, b_k, full, 3);
+                    tma::load_multicast(b, segment.b, segment.b_column + box * 64, b_k, full, both);
                 } else {
                     tma::load(b, segment.b, segment.b_column + box * 64, b_k, full);
                 }
@@ -151,8 +168,9 @@ __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& sourc
 /// Hands a stage back to the producers of all CTAs that write it; the whole warpgroup calls it.
 template <class Shape>
 __device__ __forceinline__ void gemm_release(unsigned empty, unsigned thread) {
-    if constexpr (Shape::kCluster > 1) {
-        if (thread < Shape::kCluster) barrier::arrive_at(empty, thread);
+    if constexpr (Shape::kMulticast > 1) {
+        const unsigned first = Shape::kClusterK > 1 ? cluster_rank() & ~1u : 0;
+        if (thread < Shape::kMulticast) barrier::arrive_at(empty, first + thread);
     } else {
         if (thread == 0) barrier::arrive(empty);
     }

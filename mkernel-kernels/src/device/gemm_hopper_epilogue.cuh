@@ -119,13 +119,58 @@ __device__ __forceinline__ void gemm_add_partials(const GemmTile& tile, unsigned
     }
 }
 
+/// Swaps halves of the sums with the CTA that has the other half of K: afterwards the first half of `sums` is complete,
+/// and is the columns that this CTA stores. `room` guards the buffer that the other CTA fills, `swapped` its filling.
+template <class Shape>
+__device__ __forceinline__ void gemm_swap_sums(GemmShared<Shape> shared, Ring<1>& swaps, unsigned part, unsigned thread,
+                                               float (&sums)[Shape::kAccumulators]) {
+    constexpr int kHalf = Shape::kAccumulators / 2;
+    const unsigned rank = cluster_rank(), other = rank ^ Shape::kMulticast;
+    const bool upper = rank >= Shape::kMulticast;
+    if (thread == 0) barrier::arrive_expecting(shared.swapped(part), Shape::kSwapBytes);
+    barrier::wait_cluster(shared.room(part), swaps.parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < kHalf; i += 4) {
+        float given[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            given[j] = upper ? sums[i + j] : sums[kHalf + i + j];
+            sums[i + j] = upper ? sums[kHalf + i + j] : sums[i + j];
+        }
+        barrier::store_at(shared.swap(part) + (i / 4 * 128 + thread) * 16, shared.swapped(part), other, given[0], given[1],
+                          given[2], given[3]);
+    }
+    barrier::wait_cluster(shared.swapped(part), swaps.parity);
+#pragma unroll
+    for (int i = 0; i < kHalf; i += 4) {
+        float got[4];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(got[0]), "=f"(got[1]), "=f"(got[2]), "=f"(got[3])
+                     : "r"(shared.swap(part) + (i / 4 * 128 + thread) * 16)
+                     : "memory");
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[i + j] += got[j];
+    }
+    __syncwarp();
+    if (thread % 32 == 0) barrier::release_at(shared.room(part), other);
+    swaps.advance();
+}
+
+/// What a consumer keeps from tile to tile: cursors over the stages, its staging boxes and its swap buffer.
+template <class Shape>
+struct GemmConsumer {
+    Ring<Shape::kStages> stages;
+    Ring<Shape::kStaging> boxes;
+    Ring<1> swaps;
+};
+
 /// Multiplies one consumer's part of a tile and stages it (or, for a split that is not the last, publishes its partial).
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
-                                             Ring<Shape::kStages>& ring, Ring<Shape::kStaging>& boxes, unsigned part,
-                                             unsigned thread) {
+                                             GemmConsumer<Shape>& at, unsigned part, unsigned thread) {
     float sums[Shape::kBlocksM][Shape::kAccumulators];
-    gemm_multiply<Shape>(tile, shared, ring, part, thread, sums);
+    gemm_multiply<Shape>(tile, shared, at.stages, part, thread, sums);
+    if constexpr (Shape::kClusterK > 1) gemm_swap_sums<Shape>(shared, at.swaps, part, thread, sums[0]);
     if constexpr (Shape::kSplits > 1) {
         if (tile.split < Shape::kSplits - 1) {
             gemm_write_partial<Shape>(tile, part, thread, sums);
@@ -146,13 +191,13 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
                 const int first = i * Shape::kAccumulators + chunk * kSums;
                 gemm_add_partials<Shape, kSums>(tile, part, thread, first, &sums[i][chunk * kSums]);
             }
-            barrier::wait(shared.free(part, boxes.slot), boxes.parity ^ 1);
-            gemm_detail::fill(shared.box(part, boxes.slot), &sums[i][chunk * kSums], warp, lane,
+            barrier::wait(shared.free(part, at.boxes.slot), at.boxes.parity ^ 1);
+            gemm_detail::fill(shared.box(part, at.boxes.slot), &sums[i][chunk * kSums], warp, lane,
                               typename Shape::Out{});
             tma::fence_shared();
             __syncwarp();
-            if (lane == 0) barrier::arrive(shared.staged(part, boxes.slot));
-            boxes.advance();
+            if (lane == 0) barrier::arrive(shared.staged(part, at.boxes.slot));
+            at.boxes.advance();
         }
     }
 }
@@ -163,7 +208,8 @@ __device__ __forceinline__ void gemm_store(const GemmTile& tile, Source& source,
                                            Ring<Shape::kStaging>& boxes, unsigned part, unsigned lane) {
     if (Shape::kSplits > 1 && tile.split < Shape::kSplits - 1) return;
     const int part_row = Shape::kTileM > 64 ? part * Shape::kPartM : 0;
-    const int part_column = Shape::kTileM > 64 ? 0 : part * Shape::kPartN;
+    const int half = Shape::kClusterK > 1 && cluster_rank() >= Shape::kMulticast ? Shape::kStoredN : 0;
+    const int part_column = (Shape::kTileM > 64 ? 0 : part * Shape::kPartN) + half;
     for (int i = 0; i < Shape::kBlocksM; ++i) {
         const int first = part_row + i * 64, rows = tile.rows - first;
         for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {

@@ -1,7 +1,7 @@
 // Shared-memory barriers (`mbarrier`) as plain 32-bit shared addresses, within a CTA and across its cluster.
 //
 // A barrier completes a phase when its arrivals and its announced bytes are all in; a waiter names the parity of the
-// phase it waits for. The pair of orderings: `arrive` releases, `wait` acquires, both within the CTA. Every wait here is on work of the same cluster that cannot itself wait for another cluster,
+// phase it waits for. The pair of orderings: `arrive` releases, `wait` acquires, both within the CTA; `release_at` and `store_at` pair with `wait_cluster` across it. Every wait here is on work of the same cluster that cannot itself wait for another cluster,
 // so it needs no abort word; with MK_SPIN_LIMIT (debug builds) a wait that exceeds it traps.
 #pragma once
 
@@ -59,6 +59,27 @@ __device__ __forceinline__ void arrive_at(unsigned address, unsigned rank) {
         : "memory");
 }
 
+/// As `arrive_at`, and releases this thread's earlier accesses to the cluster; costs a memory barrier.
+__device__ __forceinline__ void release_at(unsigned address, unsigned rank) {
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(address),
+        "r"(rank)
+        : "memory");
+}
+
+/// Stores four floats at `target` in CTA `rank`; the bytes count at the barrier with address `barrier` there.
+__device__ __forceinline__ void store_at(unsigned target, unsigned barrier, unsigned rank, float a, float b, float c, float d) {
+    asm volatile(
+        "{\n\t.reg .b32 there, counter;\n\t"
+        "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+        "mapa.shared::cluster.u32 counter, %1, %2;\n\t"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counter];\n\t}" ::"r"(target),
+        "r"(barrier), "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
+}
+
 /// Whether the phase of this parity is complete; the hardware may suspend the thread for a short time first.
 __device__ __forceinline__ bool try_wait(unsigned address, unsigned parity) {
     unsigned done;
@@ -82,6 +103,12 @@ __device__ __forceinline__ void wait(unsigned address, unsigned parity) {
     while (!try_wait(address, parity)) {
     }
 #endif
+}
+
+/// Waits as `wait` and acquires what other CTAs of the cluster released or stored with this phase.
+__device__ __forceinline__ void wait_cluster(unsigned address, unsigned parity) {
+    wait(address, parity);
+    asm volatile("fence.acq_rel.cluster;" ::: "memory");
 }
 
 }  // namespace barrier
