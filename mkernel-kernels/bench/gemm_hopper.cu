@@ -1,6 +1,6 @@
 // The Hopper GEMM engine alone, under a static schedule: what gemm_hopper.py checks and times.
 //
-// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, SKEW, and MK_F16 or OUT_F32 if wanted.
+// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, SKEW, and MK_F16 or OUT_F32 if wanted.
 // Work units are numbered so that split s of every tile comes before split s+1 of any: the last split waits only for
 // units that were claimed earlier.
 #include "gemm_hopper_epilogue.cuh"
@@ -10,50 +10,51 @@ using Out = float;
 #else
 using Out = unsigned short;
 #endif
-using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, Out>;
+using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, Out>;
 
 /// What the host passes; `group` is the raster's height in cluster tiles, `segments` cuts every tile's K for tests.
 struct Problem {
     mk::TensorMap a, b, c;
-    int m, n, k, group, segments, rows;
+    int m, n, k, rows, columns;  // rows and columns of C in cluster tiles
+    int group, segments, clip;   // clip: store only m rows of a taller C
     char* out;
     float* partials;
     unsigned long long* cells;  // two a tile: published partials of consumer 0 and 1, only ever rising
     unsigned long long* exits;  // CTAs that have left, over all launches: launch number = exits / CTAs
-    unsigned long long* stored;  // tiles stored, over all launches
+    unsigned long long* stored;  // tiles stored, over all launches; null: not counted
+    const unsigned long long* gates;  // a cell for each segment, which it waits to see at 1 or more; null: no waits
 };
 
 /// The static schedule: cluster c takes units c, c + clusters, ...
 struct Schedule {
     const Problem& problem;
     unsigned rank;
-    int unit, step, rows, columns;  // rows and columns in cluster tiles
-    unsigned long long launches;    // launches up to and with this one
+    int unit, step;
+    unsigned long long launches;  // launches up to and with this one
 
     __device__ Schedule(const Problem& p) : problem(p) {
         rank = Shape::kCluster > 1 ? mk::cluster_rank() : 0;
         unit = blockIdx.x / Shape::kCluster;
         step = gridDim.x / Shape::kCluster;
-        rows = (p.m + Shape::kTileM * Shape::kClusterM - 1) / (Shape::kTileM * Shape::kClusterM);
-        columns = (p.n + Shape::kTileN * Shape::kClusterN - 1) / (Shape::kTileN * Shape::kClusterN);
         launches = Shape::kSplits > 1 ? *static_cast<volatile unsigned long long*>(p.exits) / gridDim.x + 1 : 0;
     }
 
     /// The next tile of this CTA, the same for every role; false when there is none.
     __device__ bool next(mk::GemmTile& tile) {
-        const int tiles = rows * columns;
+        const int tiles = problem.rows * problem.columns;
         if (unit >= tiles * Shape::kSplits) return false;
-        const int at = unit % tiles, split = unit / tiles;
+        const int split = Shape::kSplits > 1 ? unit / tiles : 0, at = unit - split * tiles;
         unit += step;
-        const int strip = at / (problem.group * columns), in_strip = at % (problem.group * columns);
-        const int height = min(problem.group, rows - strip * problem.group);
-        const int row = strip * problem.group + in_strip % height, column = in_strip / height;
+        const int strip = at / (problem.group * problem.columns), in_strip = at - strip * problem.group * problem.columns;
+        const int height = min(problem.group, problem.rows - strip * problem.group);
+        const int column = in_strip / height, row = strip * problem.group + in_strip - column * height;
         const int pair = rank % Shape::kMulticast;
         first = first_block(split * Shape::kClusterK + rank / Shape::kMulticast);
         tile.c = &problem.c;
         tile.row = (row * Shape::kClusterM + (Shape::kClusterM > 1 ? pair : 0)) * Shape::kTileM;
         tile.column = (column * Shape::kClusterN + (Shape::kClusterN > 1 ? pair : 0)) * Shape::kTileN;
-        tile.rows = problem.rows ? problem.m - tile.row : Shape::kTileM;
+        tile.rows = problem.clip ? problem.m - tile.row : Shape::kTileM;
+        tile.raises = problem.stored != nullptr;
         tile.blocks = first_block(split * Shape::kClusterK + rank / Shape::kMulticast + 1) - first;
         tile.segments = min(problem.segments, tile.blocks);
         tile.out = problem.out;
@@ -66,7 +67,13 @@ struct Schedule {
     }
 
     __device__ void segment(const mk::GemmTile& tile, int index, mk::GemmSegment& segment) {
-        const int from = tile.blocks * index / tile.segments, to = tile.blocks * (index + 1) / tile.segments;
+        const bool whole = tile.segments == 1;
+        const int from = whole ? 0 : tile.blocks * index / tile.segments;
+        const int to = whole ? tile.blocks : tile.blocks * (index + 1) / tile.segments;
+        if (problem.gates) {
+            reach(problem.gates + index, 1);
+            mk::tma::fence_all();
+        }
         const int k = (first + from) * 64;
         // In a pair along N both CTAs load halves of the same rows of A, along M of the same columns of B.
         segment = {&problem.a, &problem.b, tile.row, k, k, tile.column, to - from};
@@ -79,17 +86,20 @@ struct Schedule {
     }
 
     __device__ void collect(const mk::GemmTile&, unsigned part) {
-        const unsigned long long wanted = launches * (Shape::kSplits - 1);
-        unsigned long long seen;
-        for (unsigned spins = 0;; ++spins) {
-            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(problem.cells + cell + part) : "memory");
-            if (seen >= wanted) return;
-            if (spins > 50000000u) __trap();
-        }
+        reach(problem.cells + cell + part, launches * (Shape::kSplits - 1));
     }
 
   private:
     int cell, first;  // of the tile that `next` gave last: its cells, its first block of K
+
+    /// Waits until a cell is at `wanted` or above; a bound on the spins stands in for the deadline and abort word.
+    __device__ static void reach(const unsigned long long* cell, unsigned long long wanted) {
+        unsigned long long seen = 0;
+        for (unsigned spins = 0; seen < wanted; ++spins) {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(cell) : "memory");
+            if (spins > 5000000u) __trap();
+        }
+    }
 
     /// The first block of K of a share: splits, and in each the halves of a pair along K.
     __device__ int first_block(int share) { return (problem.k + 63) / 64 * share / (Shape::kSplits * Shape::kClusterK); }
@@ -104,6 +114,7 @@ __device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {
         if (first) mk::gemm_skew<SKEW, Shape>(tile, shared, part);
         mk::gemm_consume<Shape>(tile, schedule, shared, consumer, part, thread);
     }
+    mk::gemm_consume_end<Shape>(shared, consumer, part);
 }
 
 __device__ void produce(const Problem& problem, mk::GemmShared<Shape> shared) {
@@ -111,6 +122,7 @@ __device__ void produce(const Problem& problem, mk::GemmShared<Shape> shared) {
     mk::Ring<Shape::kStages> ring;
     mk::GemmTile tile;
     while (schedule.next(tile)) mk::gemm_produce<Shape>(tile, schedule, shared, ring, schedule.rank);
+    mk::gemm_produce_end<Shape>(shared, ring);
 }
 
 __device__ void store(const Problem& problem, mk::GemmShared<Shape> shared) {
@@ -142,8 +154,8 @@ extern "C" __global__ void __cluster_dims__(Shape::kCluster, 1, 1) __launch_boun
         mk::take_registers<224>();
         consume(problem, shared);
     }
-    // A CTA's shared memory stays until its peer has sent its last arrival there.
-    __syncthreads();
-    if (Shape::kCluster > 1) mk::cluster_meet();
-    if (Shape::kSplits > 1 && threadIdx.x == 0) atomicAdd(problem.exits, 1ull);
+    if constexpr (Shape::kSplits > 1) {
+        __syncthreads();  // every role has read the count
+        if (threadIdx.x == 0) atomicAdd(problem.exits, 1ull);
+    }
 }

@@ -16,7 +16,7 @@
 //
 // `Source` joins the engine to its caller, a static schedule or the interpreter:
 //   bool segment(tile, index, Segment&)  producer lane: fill in the segment; return once the engine may read it
-//   void stored(tile)                    one store lane: this CTA's part of C is written and visible to this thread
+//   void stored(tile)                    one store lane, if tile.raises: this CTA's part of C is written, visible to it
 //   void publish(tile, part)             split-K, one thread: this part's partial is written by its warpgroup
 //   void collect(tile, part)             split-K, one thread of the last split: return once the others are published
 #pragma once
@@ -42,6 +42,7 @@ struct GemmTile {
     const TensorMap* c;        // boxes of 128 bytes x 64 rows, 128-byte swizzle
     int row, column;           // first element of the tile in C
     int rows;                  // rows that may be written; boxes that reach past them are stored row by row
+    bool raises;               // whether `stored` is wanted: it costs a wait for the stores' end
     int segments, blocks;      // K segments, and their blocks together: at least 1 each
     char* out;                 // C and its row pitch in bytes and width, for boxes stored row by row
     unsigned long long pitch;  //
@@ -57,7 +58,7 @@ struct GemmTile {
 /// their sums through shared memory and store a half of the columns each. `Splits` > 1: tiles of the same C and
 /// successive parts of K, anywhere, the last of which adds up.
 /// Ranks in a cluster: the multicast neighbour is the low bit, then the half of K.
-template <int TileM_, int TileN_, int Stages_, int ClusterM_, int ClusterN_, int ClusterK_, int Splits_, class Out_>
+template <int TileM_, int TileN_, int Stages_, int ClusterM_, int ClusterN_, int ClusterK_, int Splits_, int Boxes_, class Out_>
 struct GemmShape {
     using Out = Out_;
     static constexpr int kTileM = TileM_, kTileN = TileN_, kTileK = 64, kStages = Stages_;
@@ -73,7 +74,7 @@ struct GemmShape {
     static constexpr int kStoredN = kPartN / kClusterK;  // columns of its part that a CTA stores
     static constexpr int kChunks = kStoredN / kChunk;
     static constexpr unsigned kBytesA = kTileM * 128, kBytesB = kTileN * 128, kBoxBytes = 8192;
-    static constexpr unsigned kStaging = 2;  // staging boxes of a consumer
+    static constexpr unsigned kStaging = Boxes_;  // staging boxes of a consumer
     static constexpr unsigned kOffsetB = kStages * kBytesA, kOffsetStaging = kOffsetB + kStages * kBytesB;
     static constexpr unsigned kSwapBytes = kClusterK > 1 ? kPartM * kStoredN * 4 : 0;  // of one consumer
     static constexpr unsigned kOffsetSwap = kOffsetStaging + 2 * kStaging * kBoxBytes;
@@ -108,7 +109,7 @@ struct GemmShared {
     __device__ __forceinline__ unsigned free(unsigned part, unsigned slot) const { return staged(part + 2, slot); }
     __device__ __forceinline__ unsigned swap(unsigned part) const { return base + Shape::kOffsetSwap + part * Shape::kSwapBytes; }
     __device__ __forceinline__ unsigned swapped(unsigned part) const { return staged(4, part); }
-    __device__ __forceinline__ unsigned room(unsigned part) const { return staged(4, part + 2); }
+    __device__ __forceinline__ unsigned room(unsigned part) const { return swapped(part + 2); }
 
     /// Sets up the barriers; one thread, then a CTA (or cluster) barrier.
     __device__ void init() const {
@@ -162,6 +163,15 @@ __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& sourc
             }
             ring.advance();
         }
+    }
+}
+
+/// Waits until the cluster's consumers are done with all stages of this CTA: it may leave, or use them otherwise.
+template <class Shape>
+__device__ __forceinline__ void gemm_produce_end(GemmShared<Shape> shared, Ring<Shape::kStages>& ring) {
+    for (int stage = 0; stage < Shape::kStages; ++stage) {
+        barrier::wait(shared.empty(ring.slot), ring.parity ^ 1);
+        ring.advance();
     }
 }
 

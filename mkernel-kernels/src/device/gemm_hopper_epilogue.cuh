@@ -202,7 +202,14 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
     }
 }
 
+/// Waits until the other half of K has read what this consumer sent: its CTA may leave, or use the buffer otherwise.
+template <class Shape>
+__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const GemmConsumer<Shape>& at, unsigned part) {
+    if constexpr (Shape::kClusterK > 1) barrier::wait(shared.room(part), at.swaps.parity ^ 1);
+}
+
 /// Stores what one consumer stages for a tile, and calls `stored` when both parts are written; the whole warp.
+/// The staging is read when it returns; without `raises` the writes may still be on their way.
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_store(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
                                            Ring<Shape::kStaging>& boxes, unsigned part, unsigned lane) {
@@ -230,6 +237,7 @@ __device__ __forceinline__ void gemm_store(const GemmTile& tile, Source& source,
             boxes.advance();
         }
     }
+    if (!tile.raises) return;
     if (lane == 0) tma::wait_written();
     gemm_detail::meet(gemm_detail::kStoreBarrier, 64);
     if (part == 0 && lane == 0) source.stored(tile);

@@ -19,9 +19,10 @@ __device__ __forceinline__ unsigned cluster_rank() {
     return rank;
 }
 
-/// Meets all threads of all CTAs of the cluster; what each wrote to shared memory before is visible to all after.
+/// Meets all threads of all CTAs of the cluster. It releases nothing but what a fence before it released: after
+/// `barrier::publish` it makes the barriers usable by the whole cluster.
 __device__ __forceinline__ void cluster_meet() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 namespace barrier {
