@@ -8,19 +8,19 @@ import nvrtc
 
 SOURCE = os.path.join(nvrtc.HERE, "gemm_hopper.cu")
 # Compiled-in constants; `skew` in stages, `kind` one of bf16, f16, f32 (bf16 in, f32 out).
-Variant = namedtuple("Variant", "tile_m tile_n stages cluster_m cluster_n cluster_k splits boxes skew kind", defaults=(1, 1, 2, 0, "bf16"))
+Variant = namedtuple("Variant", "tile_m tile_n stages cluster_m cluster_n cluster_k splits boxes kind", defaults=(1, 1, 2, "bf16"))
 DRIVER = None
 
 
 def name(variant):
     v = variant
     text = f"{v.tile_m}x{v.tile_n}x{v.stages} c{v.cluster_m}x{v.cluster_n}x{v.cluster_k}"
-    return text + (f" split{v.splits}" if v.splits > 1 else "") + (f" boxes{v.boxes}" if v.boxes != 2 else "") + (f" skew{v.skew}" if v.skew else "") + ("" if v.kind == "bf16" else f" {v.kind}")
+    return text + (f" split{v.splits}" if v.splits > 1 else "") + (f" boxes{v.boxes}" if v.boxes != 2 else "") + ("" if v.kind == "bf16" else f" {v.kind}")
 
 
 def build(variant):
     """The cubin of a variant; the compile log must show no spills."""
-    keys = "TILE_M TILE_N STAGES CLUSTER_M CLUSTER_N CLUSTER_K SPLITS BOXES SKEW".split()
+    keys = "TILE_M TILE_N STAGES CLUSTER_M CLUSTER_N CLUSTER_K SPLITS BOXES".split()
     defines = dict(zip(keys, variant))
     defines.update({"f16": {"MK_F16": None}, "f32": {"OUT_F32": None}}.get(variant.kind, {}))
     if os.environ.get("MK_SPIN_LIMIT"):
@@ -102,9 +102,10 @@ class Engine:
         check(driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), self.function, ctypes.byref(config)), "cuOccupancyMaxActiveClusters")
         return count.value
 
-    def prepare(self, torch, a, b, c, group=8, segments=1, rows=None, counted=False, gates=None):
+    def prepare(self, torch, a, b, c, group=8, segments=1, rows=None, counted=False, gates=None, idle=False):
         """Encodes one problem; `rows` stores only so many rows of a taller C, row by row at its edge; `counted`
-        counts stored tiles; `gates` are the cells that the K segments wait for. Returns launch()."""
+        counts stored tiles; `gates` are the cells that the K segments wait for. `idle`
+        launches as many CTAs with nothing to do. Returns launch()."""
         v, m, (k, n) = self.variant, rows or c.shape[0], b.shape
         cluster = v.cluster_m * v.cluster_n * v.cluster_k
         high, wide = -(-m // (v.tile_m * v.cluster_m)), -(-n // (v.tile_n * v.cluster_n))
@@ -119,7 +120,7 @@ class Engine:
             tensor_map(a.data_ptr(), code, 2, a.shape[0], k, 64, v.tile_m // v.cluster_n),
             tensor_map(b.data_ptr(), code, 2, k, n, 64, 64),
             tensor_map(c.data_ptr(), 7 if v.kind == "f32" else code, c.element_size(), c.shape[0], n, 128 // c.element_size(), 64),
-            m, n, k, high, wide, group, segments, int(rows is not None), c.data_ptr(), partials.data_ptr(), words.data_ptr(),
+            m, n, k, 0 if idle else high, wide, group, segments, int(rows is not None), c.data_ptr(), partials.data_ptr(), words.data_ptr(),
             words.data_ptr() + 16 * tiles * cluster, words.data_ptr() + 16 * tiles * cluster + 8 if counted else 0,
             gates.data_ptr() if gates is not None else 0,
         )

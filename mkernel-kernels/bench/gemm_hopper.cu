@@ -1,6 +1,6 @@
 // The Hopper GEMM engine alone, under a static schedule: what gemm_hopper.py checks and times.
 //
-// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, SKEW, and MK_F16 or OUT_F32 if wanted.
+// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, and MK_F16 or OUT_F32 if wanted.
 // Work units are numbered so that split s of every tile comes before split s+1 of any: the last split waits only for
 // units that were claimed earlier.
 #include "gemm_hopper_epilogue.cuh"
@@ -110,10 +110,7 @@ __device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {
     Schedule schedule(problem);
     mk::GemmConsumer<Shape> consumer;
     mk::GemmTile tile;
-    for (bool first = true; schedule.next(tile); first = false) {
-        if (first) mk::gemm_skew<SKEW, Shape>(tile, shared, part);
-        mk::gemm_consume<Shape>(tile, schedule, shared, consumer, part, thread);
-    }
+    while (schedule.next(tile)) mk::gemm_consume<Shape>(tile, schedule, shared, consumer, part, thread);
     mk::gemm_consume_end<Shape>(shared, consumer, part);
 }
 

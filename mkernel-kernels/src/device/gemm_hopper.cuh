@@ -7,7 +7,7 @@
 //   warps 4..7, 8..11  gemm_consume   `wgmma` over the stages, then rounds its part into swizzled staging
 // Each role keeps its own cursors (`Ring`) from tile to tile and goes on with the next tile by itself, so loads run
 // ahead into the next tile and stores trail into it. The two consumers share each stage but not their pace: one may be
-// several stages ahead, and then its epilogue runs beside the other's products (`gemm_skew` starts them apart).
+// several stages ahead, and then its epilogue runs beside the other's products.
 //
 // Why no wait here can hang: a stage is filled unless `segment` blocks, emptied unless a consumer blocks on staging,
 // and staging is freed by the copy engine. `segment` and `collect` are the only waits on other CTAs. They must return,
@@ -81,13 +81,13 @@ struct GemmShape {
     static constexpr unsigned kOffsetBarriers = kOffsetSwap + 2 * kSwapBytes;
     static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * (2 * kStages + 4 * kStaging + 4);
     static constexpr int kAccumulators = kPartN / 2;
-    static constexpr unsigned long long kPartialFloats = 2ull * kPartM * kPartN;
+    static constexpr unsigned long long kPartialFloats = 2ull * kPartM * kStoredN;
 
     static_assert(kTileM == 64 || kTileM == 128 || kTileM == 256, "a consumer takes 64 or 128 rows");
     static_assert(kPartN == 64 || kPartN == 128 || kPartN == 256, "the widths of mma()");
     static_assert(kBlocksM * kAccumulators <= 128, "accumulators of a thread");
     static_assert(kMulticast <= 2 && kBoxM % 8 == 0, "multicast over pairs");
-    static_assert(kClusterK == 1 || (kClusterK == 2 && kBlocksM == 1 && kChunks >= 1 && kSplits == 1), "halves of K");
+    static_assert(kClusterK == 1 || (kClusterK == 2 && kBlocksM == 1 && kChunks >= 1), "halves of K");
     static_assert(kSharedBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
@@ -184,12 +184,6 @@ __device__ __forceinline__ void gemm_release(unsigned empty, unsigned thread) {
     } else {
         if (thread == 0) barrier::arrive(empty);
     }
-}
-
-/// Lets consumer 1 start `Stages` blocks behind consumer 0, before the launch's first tile.
-template <int Stages, class Shape>
-__device__ __forceinline__ void gemm_skew(const GemmTile& tile, GemmShared<Shape> shared, unsigned part) {
-    if (Stages > 0 && part == 1 && tile.blocks > Stages) barrier::wait(shared.full(Stages), 0);
 }
 
 /// Multiplies all K blocks of a tile for one consumer into `sums`.

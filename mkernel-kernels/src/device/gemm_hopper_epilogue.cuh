@@ -86,9 +86,10 @@ template <class Shape>
 __device__ __forceinline__ void gemm_write_partial(const GemmTile& tile, unsigned part, unsigned thread,
                                                    const float (&sums)[Shape::kBlocksM][Shape::kAccumulators]) {
     float4* to = reinterpret_cast<float4*>(tile.partials + tile.split * Shape::kPartialFloats + part * Shape::kPartialFloats / 2);
+    constexpr int kKept = Shape::kStoredN / 2;  // sums of a row block that are this CTA's to store
 #pragma unroll
-    for (int i = 0; i < Shape::kBlocksM * Shape::kAccumulators / 4; ++i) {
-        const float* s = &sums[i * 4 / Shape::kAccumulators][i * 4 % Shape::kAccumulators];
+    for (int i = 0; i < Shape::kBlocksM * kKept / 4; ++i) {
+        const float* s = &sums[i * 4 / kKept][i * 4 % kKept];
         __stcg(to + i * 128 + thread, make_float4(s[0], s[1], s[2], s[3]));
     }
 }
@@ -188,7 +189,7 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
         for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
             constexpr int kSums = Shape::kChunk / 2;
             if constexpr (Shape::kSplits > 1) {
-                const int first = i * Shape::kAccumulators + chunk * kSums;
+                const int first = (i * Shape::kChunks + chunk) * kSums;
                 gemm_add_partials<Shape, kSums>(tile, part, thread, first, &sums[i][chunk * kSums]);
             }
             barrier::wait(shared.free(part, at.boxes.slot), at.boxes.parity ^ 1);
@@ -214,27 +215,33 @@ template <class Shape, class Source>
 __device__ __forceinline__ void gemm_store(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
                                            Ring<Shape::kStaging>& boxes, unsigned part, unsigned lane) {
     if (Shape::kSplits > 1 && tile.split < Shape::kSplits - 1) return;
+    constexpr int kBoxes = Shape::kBlocksM * Shape::kChunks, kBehind = Shape::kStaging - 1;
     const int part_row = Shape::kTileM > 64 ? part * Shape::kPartM : 0;
     const int half = Shape::kClusterK > 1 && cluster_rank() >= Shape::kMulticast ? Shape::kStoredN : 0;
     const int part_column = (Shape::kTileM > 64 ? 0 : part * Shape::kPartN) + half;
-    for (int i = 0; i < Shape::kBlocksM; ++i) {
-        const int first = part_row + i * 64, rows = tile.rows - first;
-        for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
-            const int row = tile.row + first, column = tile.column + part_column + chunk * Shape::kChunk;
-            const unsigned box = shared.box(part, boxes.slot);
-            barrier::wait(shared.staged(part, boxes.slot), boxes.parity);
-            if (rows >= 64) {
-                if (lane == 0) {
-                    tma::store(tile.c, column, row, box);
-                    tma::commit();
-                    tma::wait_read<0>();
-                }
-            } else {
-                gemm_detail::store_rows<typename Shape::Out>(tile, box, row, column, rows, lane);
+    Ring<Shape::kStaging> oldest = boxes;  // the first box that is not handed back yet
+    for (int box = 0; box < kBoxes; ++box) {
+        const int first = part_row + box / Shape::kChunks * 64, rows = tile.rows - first;
+        const int row = tile.row + first, column = tile.column + part_column + box % Shape::kChunks * Shape::kChunk;
+        const unsigned from = shared.box(part, boxes.slot);
+        barrier::wait(shared.staged(part, boxes.slot), boxes.parity);
+        if (rows < 64) gemm_detail::store_rows<typename Shape::Out>(tile, from, row, column, rows, lane);
+        __syncwarp();
+        if (lane == 0) {
+            if (rows >= 64) tma::store(tile.c, column, row, from);
+            tma::commit();
+            if (box >= kBehind) {
+                tma::wait_read<kBehind>();
+                barrier::arrive(shared.free(part, oldest.slot));
+                oldest.advance();
             }
-            __syncwarp();
-            if (lane == 0) barrier::arrive(shared.free(part, boxes.slot));
-            boxes.advance();
+        }
+        boxes.advance();
+    }
+    if (lane == 0) {
+        tma::wait_read<0>();
+        for (int box = 0; box < (kBoxes < kBehind ? kBoxes : kBehind); ++box, oldest.advance()) {
+            barrier::arrive(shared.free(part, oldest.slot));
         }
     }
     if (!tile.raises) return;
