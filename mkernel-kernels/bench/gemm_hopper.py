@@ -36,20 +36,32 @@ CHECK_SHAPES = [(1, 8, 8), (63, 136, 64), (127, 264, 72), (257, 256, 200), (1000
 def candidates(shape):
     """The variants worth timing at a shape, with their raster height."""
     m, n, k = shape
-    found = [(WIDE._replace(cluster_m=c), g) for c in (1, 2) for g in (8, 16, 32)] + [(WIDE._replace(cluster_n=2), 16)]
-    found += [(Variant(128, 256, 4, 1, 1), 16), (Variant(256, 128, 3, 1, 1, boxes=4), 8), (Variant(128, 128, 5, 1, 1, boxes=4), 16)]
+    found = [(WIDE._replace(cluster_m=c), g) for c in (1, 2) for g in (8, 16, 32)] + [chosen(shape)]
+    found += [(Variant(128, 128, s, c, 1, boxes=b), 16) for s, b in ((5, 4), (6, 2)) for c in (1, 2)]
     if m <= 4096:
-        found += [(PAIR, 8), (Variant(128, 128, 4, 1, 1, 2, boxes=4), 8), (Variant(64, 256, 4, 1, 1, 2), 8), (Variant(128, 128, 6, 1, 1, splits=2), 8)]
-        found += [(PAIR._replace(splits=s), 8) for s in (2, 4)] + [(Variant(128, 128, 6, 1, 1, splits=4), 8)]
-        found += [(Variant(128, 256, 2, 1, 1, boxes=4), 8), (Variant(128, 128, 2, 1, 1), 8), (Variant(64, 256, 3, 1, 1), 8), (Variant(128, 128, 3, 1, 1, boxes=4), 8)]
-    return [(v, g) for v, g in found if -(-k // 64) >= v.splits * v.cluster_k]
+        found += [(PAIR, 8), (Variant(128, 128, 4, 1, 1, 2, boxes=4), 8), (Variant(64, 256, 4, 1, 1, 2), 8)]
+        found += [(Variant(128, 128, 5, c, 1, splits=s), 8) for c in (1, 2) for s in (2, 3)]
+        found += [(Variant(64, 256, 3, 1, 1), 8), (Variant(64, 256, 3, 1, 1, boxes=4), 8), (Variant(64, 128, 6, 1, 1, boxes=4), 8)]
+    return list(dict.fromkeys((v, g) for v, g in found if -(-k // 64) >= v.splits * v.cluster_k))
+
+
+def cycles(variant, shape):
+    """What the rule of docs/performance.md expects of a variant at a shape, in clock cycles of one CTA."""
+    v, (m, n, k) = variant, shape
+    cluster = v.cluster_m * v.cluster_n * v.cluster_k
+    tiles = -(-m // (v.tile_m * v.cluster_m)) * -(-n // (v.tile_n * v.cluster_n))
+    waves = -(-tiles * v.splits // (132 // cluster))
+    blocks = -(-k // (64 * v.splits * v.cluster_k))
+    block, tail = (1060, 1000) if v.tile_n == 256 else (550, 500)
+    return waves * (blocks * block + tail + (2000 if v.cluster_k > 1 else 0) + (4500 if v.splits > 1 else 0))
 
 
 def chosen(shape):
     """The rule of docs/performance.md: which variant a planner takes for a shape, and its raster height."""
     m, n, k = shape
-    tiles = -(-m // 128) * -(-n // 256)
-    return (PAIR, 8) if tiles <= 33 and k >= 1024 else (WIDE, 16)
+    offered = [WIDE._replace(cluster_m=1 if n % 64 == 0 else 2), Variant(128, 128, 6, 2, 1), PAIR]
+    offered += [Variant(128, 128, 6, 1, 1, splits=s) for s in (2, 3, 4)]
+    return min((v for v in offered if -(-k // 64) >= v.splits * v.cluster_k), key=lambda v: cycles(v, shape)), 16
 
 
 def worst_tile(torch, out, expected):
@@ -121,21 +133,23 @@ def check_gates(torch, engine, seed):
     return None if error <= 4e-3 else f"gated segments: worst tile off by {error:.2e}"
 
 
-def check_all(seed):
-    cubins = build_all(CHECKED)
+def check_all(seed, quick):
+    """Checks every variant, or with `quick` (for compute-sanitizer) a few on small shapes; returns the number of failures."""
+    variants, shapes = (CHECKED[:2] + [PAIR, WIDE._replace(splits=2)], CHECK_SHAPES[:4]) if quick else (CHECKED, CHECK_SHAPES)
+    cubins = build_all(variants)
     import torch
 
     torch.cuda.init()
     torch.empty(1, device="cuda")
     failed = 0
-    for variant in CHECKED:
+    for variant in variants:
         engine, bad, count = Engine(variant, cubins[variant]), [], 0
-        for shape in (s for s in CHECK_SHAPES if -(-s[2] // 64) >= variant.splits * variant.cluster_k):
+        for shape in (s for s in shapes if -(-s[2] // 64) >= variant.splits * variant.cluster_k):
             for exact, segments, masked in ((True, 1, False), (False, 3, False), (True, 2, True)):
                 error, count = check_one(torch, engine, shape, exact, segments, masked, seed), count + 1
                 if error:
                     bad.append((shape, "exact" if exact else "random", segments, masked, error))
-        if variant in GATED:
+        if variant in GATED and not quick:
             error, count = check_gates(torch, engine, seed), count + 1
             bad += [error] if error else []
         failed += len(bad)
@@ -213,12 +227,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("check", "bench", "compile"))
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="check: few and small, for compute-sanitizer")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=20261201)
     options = parser.parse_args()
     if options.what == "check":
-        sys.exit(1 if check_all(options.seed) else 0)
+        sys.exit(1 if check_all(options.seed, options.quick) else 0)
     if options.what == "compile":
         built = build_all(CHECKED + [variant for shape in SHAPES for variant, _ in candidates(shape)])
         print(f"{len(built)} variants compiled")

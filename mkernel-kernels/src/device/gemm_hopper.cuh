@@ -7,7 +7,7 @@
 //   warps 4..7, 8..11  gemm_consume   `wgmma` over the stages, then rounds its part into swizzled staging
 // Each role keeps its own cursors (`Ring`) from tile to tile and goes on with the next tile by itself, so loads run
 // ahead into the next tile and stores trail into it. The two consumers share each stage but not their pace: one may be
-// several stages ahead, and then its epilogue runs beside the other's products.
+// several stages ahead, and then its epilogue runs beside the other's products. A launch's first tile starts them apart.
 //
 // Why no wait here can hang: a stage is filled unless `segment` blocks, emptied unless a consumer blocks on staging,
 // and staging is freed by the copy engine. `segment` and `collect` are the only waits on other CTAs. They must return,
@@ -74,6 +74,7 @@ struct GemmShape {
     static constexpr int kStoredN = kPartN / kClusterK;  // columns of its part that a CTA stores
     static constexpr int kChunks = kStoredN / kChunk;
     static constexpr unsigned kBytesA = kTileM * 128, kBytesB = kTileN * 128, kBoxBytes = 8192;
+    static constexpr int kLead = kStages > 2 ? 2 : 1;  // blocks that consumer 0 is given ahead in the first tile
     static constexpr unsigned kStaging = Boxes_;  // staging boxes of a consumer
     static constexpr unsigned kOffsetB = kStages * kBytesA, kOffsetStaging = kOffsetB + kStages * kBytesB;
     static constexpr unsigned kSwapBytes = kClusterK > 1 ? kPartM * kStoredN * 4 : 0;  // of one consumer
@@ -186,11 +187,45 @@ __device__ __forceinline__ void gemm_release(unsigned empty, unsigned thread) {
     }
 }
 
-/// Multiplies all K blocks of a tile for one consumer into `sums`.
+namespace gemm_detail {
+
+/// Meets `threads` threads at the CTA's named barrier `id`.
+__device__ __forceinline__ void meet(unsigned id, unsigned threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Counts this thread in at named barrier `id` and goes on.
+__device__ __forceinline__ void pass(unsigned id, unsigned threads) {
+    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+constexpr unsigned kStoreBarrier = 1;  // the two store warps
+constexpr unsigned kPartBarrier = 2;   // consumer 0; consumer 1 has the next
+constexpr unsigned kLeadBarrier = 4;   // consumer 1 waits for consumer 0
+
+}  // namespace gemm_detail
+
+/// What a consumer keeps from tile to tile: cursors over the stages, its staging boxes and its swap buffer.
 template <class Shape>
-__device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<Shape> shared, Ring<Shape::kStages>& ring,
+struct GemmConsumer {
+    Ring<Shape::kStages> stages;
+    Ring<Shape::kStaging> boxes;
+    Ring<1> swaps;
+    bool started = false;
+};
+
+/// Multiplies all K blocks of a tile for one consumer into `sums`.
+///
+/// In the first tile consumer 1 waits until consumer 0 has issued its first blocks: side by side from the start, both
+/// would come to their epilogues at once, with no products beside them.
+template <class Shape>
+__device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<Shape> shared, GemmConsumer<Shape>& at,
                                               unsigned part, unsigned thread,
                                               float (&sums)[Shape::kBlocksM][Shape::kAccumulators]) {
+    const int lead = at.started ? 0 : min(tile.blocks, Shape::kLead);
+    if (!at.started && part == 1) gemm_detail::meet(gemm_detail::kLeadBarrier, 256);
+    at.started = true;
+    Ring<Shape::kStages>& ring = at.stages;
     const unsigned part_a = Shape::kTileM > 64 ? part * Shape::kPartM * 128 : 0;
     const unsigned part_b = Shape::kTileM > 64 ? 0 : part * (Shape::kPartN / 64) * Shape::kBoxBytes;
     unsigned previous = 0;
@@ -209,6 +244,7 @@ __device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<S
             }
         }
         wgmma::commit();
+        if (block + 1 == lead && part == 0) gemm_detail::pass(gemm_detail::kLeadBarrier, 256);
         wgmma::wait<1>();
         if (block > 0) gemm_release<Shape>(shared.empty(previous), thread);
         previous = ring.slot;

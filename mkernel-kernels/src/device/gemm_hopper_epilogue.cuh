@@ -11,14 +11,6 @@ namespace mk {
 
 namespace gemm_detail {
 
-/// Meets `threads` threads at the CTA's named barrier `id`.
-__device__ __forceinline__ void meet(unsigned id, unsigned threads) {
-    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-constexpr unsigned kStoreBarrier = 1;  // the two store warps
-constexpr unsigned kPartBarrier = 2;   // consumer 0; consumer 1 has the next
-
 /// Two floats rounded to the I/O type, `low` in the low half.
 __device__ __forceinline__ unsigned pack(float low, float high) {
     unsigned packed;
@@ -157,20 +149,12 @@ __device__ __forceinline__ void gemm_swap_sums(GemmShared<Shape> shared, Ring<1>
     swaps.advance();
 }
 
-/// What a consumer keeps from tile to tile: cursors over the stages, its staging boxes and its swap buffer.
-template <class Shape>
-struct GemmConsumer {
-    Ring<Shape::kStages> stages;
-    Ring<Shape::kStaging> boxes;
-    Ring<1> swaps;
-};
-
 /// Multiplies one consumer's part of a tile and stages it (or, for a split that is not the last, publishes its partial).
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
                                              GemmConsumer<Shape>& at, unsigned part, unsigned thread) {
     float sums[Shape::kBlocksM][Shape::kAccumulators];
-    gemm_multiply<Shape>(tile, shared, at.stages, part, thread, sums);
+    gemm_multiply<Shape>(tile, shared, at, part, thread, sums);
     if constexpr (Shape::kClusterK > 1) gemm_swap_sums<Shape>(shared, at.swaps, part, thread, sums[0]);
     if constexpr (Shape::kSplits > 1) {
         if (tile.split < Shape::kSplits - 1) {
