@@ -1,6 +1,6 @@
 // The Hopper GEMM engine alone, under a static schedule: what gemm_hopper.py checks and times.
 //
-// Specialised by NVRTC: TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, and MK_F16 or OUT_F32 if wanted.
+// Specialised by NVRTC: TILE_M, TILE_N, STAGES, BOXES, CLUSTER_M, CLUSTER_K, SPLITS, and MK_F16 or OUT_F32 if wanted.
 // Work units are numbered so that split s of every tile comes before split s+1 of any: the last split waits only for
 // units that were claimed earlier.
 #include "gemm_hopper_epilogue.cuh"
@@ -10,7 +10,7 @@ using Out = float;
 #else
 using Out = unsigned short;
 #endif
-using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, CLUSTER_M, CLUSTER_N, CLUSTER_K, SPLITS, BOXES, Out>;
+using Shape = mk::GemmShape<TILE_M, TILE_N, STAGES, BOXES, CLUSTER_M, CLUSTER_K, SPLITS, Out>;
 
 /// What the host passes; `group` is the raster's height in cluster tiles, `segments` cuts every tile's K for tests.
 struct Problem {
@@ -45,17 +45,18 @@ struct Schedule {
         if (unit >= tiles * Shape::kSplits) return false;
         const int split = Shape::kSplits > 1 ? unit / tiles : 0, at = unit - split * tiles;
         unit += step;
-        const int strip = at / (problem.group * problem.columns), in_strip = at - strip * problem.group * problem.columns;
+        const int strip = problem.rows > problem.group ? at / (problem.group * problem.columns) : 0;
+        const int in_strip = at - strip * problem.group * problem.columns;
         const int height = min(problem.group, problem.rows - strip * problem.group);
         const int column = in_strip / height, row = strip * problem.group + in_strip - column * height;
-        const int pair = rank % Shape::kMulticast;
-        first = first_block(split * Shape::kClusterK + rank / Shape::kMulticast);
+        const int share = split * Shape::kClusterK + rank / Shape::kClusterM;
+        first = first_block(share);
         tile.c = &problem.c;
-        tile.row = (row * Shape::kClusterM + (Shape::kClusterM > 1 ? pair : 0)) * Shape::kTileM;
-        tile.column = (column * Shape::kClusterN + (Shape::kClusterN > 1 ? pair : 0)) * Shape::kTileN;
+        tile.row = (row * Shape::kClusterM + rank % Shape::kClusterM) * Shape::kTileM;
+        tile.column = column * Shape::kTileN;
         tile.rows = problem.clip ? problem.m - tile.row : Shape::kTileM;
         tile.raises = problem.stored != nullptr;
-        tile.blocks = first_block(split * Shape::kClusterK + rank / Shape::kMulticast + 1) - first;
+        tile.blocks = first_block(share + 1) - first;
         tile.segments = min(problem.segments, tile.blocks);
         tile.out = problem.out;
         tile.pitch = static_cast<unsigned long long>(problem.n) * sizeof(Out);
@@ -75,7 +76,6 @@ struct Schedule {
             mk::tma::fence_all();
         }
         const int k = (first + from) * 64;
-        // In a pair along N both CTAs load halves of the same rows of A, along M of the same columns of B.
         segment = {&problem.a, &problem.b, tile.row, k, k, tile.column, to - from};
     }
 
@@ -134,12 +134,12 @@ extern "C" __global__ void __cluster_dims__(Shape::kCluster, 1, 1) __launch_boun
     gemm(const __grid_constant__ Problem problem) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const mk::GemmShared<Shape> shared{mk::shared_address(memory)};
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < 32) shared.init(threadIdx.x);
+    if (threadIdx.x == 32) {
         if (shared.base % 1024 != 0) __trap();
         mk::tma::prefetch(&problem.a);
         mk::tma::prefetch(&problem.b);
         mk::tma::prefetch(&problem.c);
-        shared.init();
     }
     if (Shape::kCluster > 1) mk::cluster_meet();
     __syncthreads();

@@ -1,71 +1,39 @@
 #!/usr/bin/env python3
 """Checks and times the Hopper GEMM engine beside cuBLAS, in one run on one GPU. Needs PyTorch with CUDA on a Hopper GPU.
 
-    python3 gemm_hopper.py check             right on exact and random inputs, odd shapes, every tile; exit status
+    python3 gemm_hopper.py check [--quick]   right on exact and random inputs, odd shapes, every variant; exit status
     python3 gemm_hopper.py bench [--all]     time of the chosen variant (--all: every candidate) beside cuBLAS
-    python3 gemm_hopper.py compile           compile every variant (no GPU needed)
 
-Times are medians over interleaved rounds; each round replays a CUDA graph of several launches of one contender, so host
-overhead is in neither column. Inputs are random. A line of JSON a result with --json.
+Times are medians over interleaved rounds; a round replays a CUDA graph of several launches of one contender, so host
+overhead is in neither column. Inputs are random. With --json a line of JSON a result.
 """
 import argparse
 import json
 import sys
 
+from choice import NARROW, PAIR_K, WIDE, blocks_fit, candidates, chosen
 from engine import Engine, Variant, build_all, name
 
-SHAPES = (  # (M, N, K): one rank's share at the published shapes, then square ones
+SHAPES = (  # (M, N, K): one rank's share at the published shapes, square ones, and ones that divide by nothing
     [(m, m // 16, m) for m in (4096, 8192, 16384, 32768)]
     + [(m, m, m // 16) for m in (2048, 4096, 8192, 16384, 32768)]
     + [(8192, 8192, 8192), (4096, 4096, 4096), (1000, 520, 16384), (2048, 1024, 8192), (8191, 4104, 4096)]
 )
-WIDE = Variant(128, 256, 3, 1, 1, boxes=4)
-PAIR = Variant(128, 128, 5, 1, 1, 2)
 CHECKED = [
-    WIDE, WIDE._replace(cluster_m=2), WIDE._replace(cluster_n=2), Variant(128, 256, 4, 1, 1), WIDE._replace(splits=2), WIDE._replace(splits=4),
-    Variant(128, 128, 6, 2, 1), Variant(128, 128, 4, 1, 1, boxes=1), Variant(128, 128, 6, 1, 2, splits=2),
-    PAIR, PAIR._replace(cluster_n=2), PAIR._replace(splits=4), Variant(64, 256, 4, 1, 1, 2), Variant(64, 256, 4, 2, 1, 2, kind="f32"),
-    Variant(256, 128, 4, 1, 2), Variant(256, 128, 4, 2, 1), Variant(64, 256, 4, 1, 1), Variant(64, 256, 4, 2, 1, splits=3),
-    Variant(64, 128, 6, 1, 1, boxes=3), WIDE._replace(kind="f16"), WIDE._replace(kind="f32"), Variant(256, 128, 4, 1, 1, kind="f32"),
-    Variant(64, 256, 4, 1, 1, kind="f32"),
-]
+    WIDE, WIDE._replace(cluster_m=2), Variant(128, 256, 4, 2), WIDE._replace(splits=2), WIDE._replace(splits=4),
+    NARROW, NARROW._replace(cluster_m=2), NARROW._replace(cluster_m=2, splits=3), Variant(128, 128, 4, 1),
+    PAIR_K, PAIR_K._replace(cluster_m=2), PAIR_K._replace(splits=4), Variant(128, 128, 2, 3),
+    Variant(64, 256, 4, 2), Variant(64, 256, 4, 2, 2, splits=3), Variant(64, 256, 4, 2, 1, 2), Variant(64, 128, 6, 3),
+    WIDE._replace(kind="f16"), WIDE._replace(kind="f32"), Variant(64, 256, 4, 2, kind="f32"), Variant(64, 256, 4, 2, 2, 2, kind="f32"),
+]  # fmt: skip
 GATED = CHECKED[:3]
-CHECK_SHAPES = [(1, 8, 8), (63, 136, 64), (127, 264, 72), (257, 256, 200), (1000, 520, 1032), (1025, 2056, 384), (4096, 256, 4096), (2048, 2048, 128)]
+CHECK_SHAPES = [(1, 8, 8), (63, 136, 64), (127, 264, 72), (257, 256, 200), (1000, 520, 1032), (1025, 2056, 384)]
+CHECK_SHAPES += [(4096, 256, 4096), (2048, 2048, 128)]
+LIMIT = {"bf16": 4e-3, "f16": 6e-4, "f32": 1e-5}  # of a tile's relative error: one rounding of the output, and f32 sums
 
 
-def candidates(shape):
-    """The variants worth timing at a shape, with their raster height."""
-    m, n, k = shape
-    found = [(WIDE._replace(cluster_m=c), g) for c in (1, 2) for g in (8, 16, 32)] + [chosen(shape)]
-    found += [(Variant(128, 128, s, c, 1, boxes=b), 16) for s, b in ((5, 4), (6, 2)) for c in (1, 2)]
-    if m <= 4096:
-        found += [(PAIR, 8), (Variant(128, 128, 4, 1, 1, 2, boxes=4), 8), (Variant(64, 256, 4, 1, 1, 2), 8)]
-        found += [(Variant(128, 128, 5, c, 1, splits=s), 8) for c in (1, 2) for s in (2, 3)]
-        found += [(Variant(64, 256, 3, 1, 1), 8), (Variant(64, 256, 3, 1, 1, boxes=4), 8), (Variant(64, 128, 6, 1, 1, boxes=4), 8)]
-    return list(dict.fromkeys((v, g) for v, g in found if -(-k // 64) >= v.splits * v.cluster_k))
-
-
-def cycles(variant, shape):
-    """What the rule of docs/performance.md expects of a variant at a shape, in clock cycles of one CTA."""
-    v, (m, n, k) = variant, shape
-    cluster = v.cluster_m * v.cluster_n * v.cluster_k
-    tiles = -(-m // (v.tile_m * v.cluster_m)) * -(-n // (v.tile_n * v.cluster_n))
-    waves = -(-tiles * v.splits // (132 // cluster))
-    blocks = -(-k // (64 * v.splits * v.cluster_k))
-    block, tail = (1060, 1000) if v.tile_n == 256 else (550, 500)
-    return waves * (blocks * block + tail + (2000 if v.cluster_k > 1 else 0) + (4500 if v.splits > 1 else 0))
-
-
-def chosen(shape):
-    """The rule of docs/performance.md: which variant a planner takes for a shape, and its raster height."""
-    m, n, k = shape
-    offered = [WIDE._replace(cluster_m=1 if n % 64 == 0 else 2), Variant(128, 128, 6, 2, 1), PAIR]
-    offered += [Variant(128, 128, 6, 1, 1, splits=s) for s in (2, 3, 4)]
-    return min((v for v in offered if -(-k // 64) >= v.splits * v.cluster_k), key=lambda v: cycles(v, shape)), 16
-
-
-def worst_tile(torch, out, expected):
-    """The largest relative error of any 128x128 tile, in the Frobenius norm."""
+def worst_tile(out, expected):
+    """The largest relative error of any 128x128 tile, in the Frobenius norm; NaN counts as infinite."""
     worst = 0.0
     for top in range(0, out.shape[0], 128):
         for left in range(0, out.shape[1], 128):
@@ -75,43 +43,41 @@ def worst_tile(torch, out, expected):
     return worst
 
 
-def check_one(torch, engine, shape, exact, segments, masked, seed):
-    """One variant on fresh inputs, launched twice; returns an error text or None."""
-    m, n, k = shape
-    kind = engine.variant.kind
-    dtype, out_dtype = (torch.float16 if kind == "f16" else torch.bfloat16), {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[kind]
-    tall = torch.empty(m + 200, n, device="cuda", dtype=out_dtype)
-    out = tall if masked else tall[:m]
-    prepared = None
+def check_one(torch, engine, shape, exact, segments, clip, seed):
+    """One variant, launched twice on fresh inputs into poisoned output; returns an error text or None."""
+    (m, n, k), kind = shape, engine.variant.kind
+    types = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+    a, b = (torch.empty(*s, device="cuda", dtype=types["f16" if kind == "f16" else "bf16"]) for s in ((m, k), (k, n)))
+    tall = torch.empty(m + 200, n, device="cuda", dtype=types[kind])
+    rows = m if clip else None
+    launch = engine.prepare(torch, a, b, tall if clip else tall[:m], 3, segments, rows, counted=True)
     for epoch in range(2):
         torch.manual_seed(seed + epoch)
-        if prepared is None:
-            a, b = torch.empty(m, k, device="cuda", dtype=dtype), torch.empty(k, n, device="cuda", dtype=dtype)
-            prepared = engine.prepare(torch, a, b, out, group=3, segments=segments, rows=m if masked else None, counted=True)
         for t in (a, b):
             t.copy_(torch.randint(-2, 3, t.shape, device="cuda") if exact else torch.randn(t.shape, device="cuda"))
         tall.fill_(float("nan"))
-        prepared()
+        launch()
         torch.cuda.synchronize()
         got, expected = tall[:m], a.double() @ b.double()
         if not torch.isnan(tall[m:]).all():
             return "wrote below C"
-        if exact and not torch.equal(got, expected.float().to(out_dtype)):
-            return f"not exact: {(got.double() - expected).abs().max().item()} at most"
-        limit = {"bf16": 4e-3, "f16": 6e-4, "f32": 1e-5}[kind]
-        if not exact and not worst_tile(torch, got, expected) <= limit:
-            return f"worst tile off by {worst_tile(torch, got, expected):.2e}"
-        if prepared.stored.item() != prepared.tiles * (epoch + 1):
-            return f"{prepared.stored.item()} tiles raised, {prepared.tiles * (epoch + 1)} wanted"
+        if exact and not torch.equal(got, expected.float().to(types[kind])):
+            return f"not exact: off by {(got.double() - expected).abs().max().item()} at most"
+        error = 0.0 if exact else worst_tile(got, expected)
+        if error > LIMIT[kind]:
+            return f"worst tile off by {error:.2e}"
+        if launch.stored.item() != launch.tiles * (epoch + 1):
+            return f"{launch.stored.item()} tiles raised, {launch.tiles * (epoch + 1)} wanted"
     return None
 
 
 def check_gates(torch, engine, seed):
-    """K segments that arrive while the kernel runs: each is read only after its signal. Returns an error text or None."""
+    """K segments that arrive while the kernel runs are read only after their signal; returns an error text or None."""
     m, n, k, segments = 2048, 2048, 2048, 4  # 128 CTAs: the copies find multiprocessors free
     torch.manual_seed(seed)
     source, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
-    a, out, gates = torch.full_like(source, float("nan")), torch.empty(m, n, device="cuda").bfloat16(), torch.zeros(segments, device="cuda", dtype=torch.int64)
+    a, out = torch.empty_like(source), torch.empty(m, n, device="cuda").bfloat16()
+    gates, expected = torch.zeros(segments, device="cuda", dtype=torch.int64), source.double() @ b.double()
     launch = engine.prepare(torch, a, b, out, segments=segments, gates=gates)
     side, width = torch.cuda.Stream(), k // segments
 
@@ -123,37 +89,34 @@ def check_gates(torch, engine, seed):
     feed()  # loads the copy kernels: no module may be loaded once the waiting kernel runs
     a.fill_(float("nan"))
     gates.zero_()
-    expected = source.double() @ b.double()
     torch.cuda.synchronize()
     launch()
     with torch.cuda.stream(side):
         feed()
     torch.cuda.synchronize()
-    error = worst_tile(torch, out, expected)
-    return None if error <= 4e-3 else f"gated segments: worst tile off by {error:.2e}"
+    error = worst_tile(out, expected)
+    return f"gated segments: worst tile off by {error:.2e}" if error > LIMIT["bf16"] else None
 
 
-def check_all(seed, quick):
-    """Checks every variant, or with `quick` (for compute-sanitizer) a few on small shapes; returns the number of failures."""
-    variants, shapes = (CHECKED[:2] + [PAIR, WIDE._replace(splits=2)], CHECK_SHAPES[:4]) if quick else (CHECKED, CHECK_SHAPES)
-    cubins = build_all(variants)
-    import torch
+def check(seed, quick, spin_limit):
+    """Checks every variant, or with `quick` (for compute-sanitizer) a few on small shapes; returns the failures."""
+    variants = CHECKED[:2] + [PAIR_K, WIDE._replace(splits=2)] if quick else CHECKED
+    built = build_all(variants, spin_limit)
+    import torch  # after the compiler's processes: they must not inherit CUDA
 
-    torch.cuda.init()
     torch.empty(1, device="cuda")
     failed = 0
     for variant in variants:
-        engine, bad, count = Engine(variant, cubins[variant]), [], 0
-        for shape in (s for s in shapes if -(-s[2] // 64) >= variant.splits * variant.cluster_k):
-            for exact, segments, masked in ((True, 1, False), (False, 3, False), (True, 2, True)):
-                error, count = check_one(torch, engine, shape, exact, segments, masked, seed), count + 1
-                if error:
-                    bad.append((shape, "exact" if exact else "random", segments, masked, error))
+        engine, errors, count = Engine(variant, built[variant][0]), [], 0
+        for shape in (s for s in CHECK_SHAPES[: 4 if quick else None] if blocks_fit(variant, s)):
+            for exact, segments, clip in ((True, 1, False), (False, 3, False), (True, 2, True)):
+                error, count = check_one(torch, engine, shape, exact, segments, clip, seed), count + 1
+                errors += [f"{shape} exact={exact} segments={segments} clip={clip}: {error}"] if error else []
         if variant in GATED and not quick:
             error, count = check_gates(torch, engine, seed), count + 1
-            bad += [error] if error else []
-        failed += len(bad)
-        print(f"{name(variant):32} {'ok' if not bad else 'FAILED'} {count} cases, seed {seed}", *bad[:4], sep="\n    " if bad else " ", flush=True)
+            errors += [error] if error else []
+        failed += len(errors)
+        print(f"{name(variant):44} {'FAILED' if errors else 'ok'} {count} cases, seed {seed}", *errors, sep="\n    ", flush=True)
     return failed
 
 
@@ -178,25 +141,22 @@ def timed_round(torch, graph, launches):
 
 
 def bench_shape(torch, engines, shape, contenders, rounds):
-    """Times cuBLAS and the contenders in turn; returns {label: median us}."""
+    """Times cuBLAS, a launch that does nothing, and the contenders in turn; returns {label: median us}."""
     m, n, k = shape
     a, b = (torch.randn(*s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (k, n)))
     out, theirs = (torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    launches = max(1, min(20, int(2e11 / (2 * m * n * k))))  # some 0.3 ms a round
-    kept = []  # a graph holds the pointers of what its launches use, not the tensors
-    graphs = {"cublas": graph_of(torch, lambda: torch.matmul(a, b, out=theirs), launches)}
+    launches = max(1, min(100, int(1e12 / (2 * m * n * k))))  # some 1.5 ms a round
+    idle = engines[contenders[0][0]].prepare(torch, a, b, out, idle=True)
+    kept = [idle]  # a graph holds the pointers of what its launches use, not the tensors
+    graphs = {"cublas": graph_of(torch, lambda: torch.matmul(a, b, out=theirs), launches), "idle": graph_of(torch, idle, launches)}
     for variant, group in contenders:
-        run = engines[variant].prepare(torch, a, b, out, group=group)
+        run = engines[variant].prepare(torch, a, b, out, group)
         kept.append(run)
         out.fill_(float("nan"))
         graphs[(variant, group)] = graph_of(torch, run, launches)
-        error = (out.float() - theirs.float()).norm() / theirs.float().norm()
-        if not error.item() < 4e-3:
-            print(f"WRONG {name(variant)} at {shape}: {error.item():.2e}", flush=True)
-    if 2 * m * n * k < 1e10:
-        run = engines[contenders[0][0]].prepare(torch, a, b, out, idle=True)
-        kept.append(run)
-        graphs["idle"] = graph_of(torch, run, launches)
+        error = ((out.float() - theirs.float()).norm() / theirs.float().norm()).item()
+        if not error < LIMIT["bf16"]:
+            raise SystemExit(f"wrong result of {name(variant)} at {shape}: off by {error:.2e}")
     times = {label: [] for label in graphs}
     for _ in range(rounds):
         for label, graph in graphs.items():
@@ -205,39 +165,36 @@ def bench_shape(torch, engines, shape, contenders, rounds):
 
 
 def bench(every, as_json, rounds):
-    plan = {shape: candidates(shape) if every else [chosen(shape)] for shape in SHAPES}
-    cubins = build_all(variant for contenders in plan.values() for variant, _ in contenders)
+    plan = {shape: candidates(shape) if every else [(chosen(shape), 16)] for shape in SHAPES}
+    built = build_all(variant for contenders in plan.values() for variant, _ in contenders)
     import torch
 
     torch.empty(1, device="cuda")
-    engines = {variant: Engine(variant, cubin) for variant, cubin in cubins.items()}
+    engines = {variant: Engine(variant, cubin) for variant, (cubin, _) in built.items()}
     for shape, contenders in plan.items():
         medians = bench_shape(torch, engines, shape, contenders, rounds)
-        base, idle, flops = medians.pop("cublas"), medians.pop("idle", None), 2 * shape[0] * shape[1] * shape[2]
-        print(f"{'x'.join(map(str, shape)):18} cublas {base:9.2f} us {flops / base / 1e6:6.0f} TFLOP/s" + (f"  (a launch that does nothing {idle:.2f} us)" if idle else ""), flush=True)
+        base, idle, flops = medians.pop("cublas"), medians.pop("idle"), 2 * shape[0] * shape[1] * shape[2]
+        print(f"{'x'.join(map(str, shape)):18} cublas {base:9.2f} us {flops / base / 1e6:6.0f} TFLOP/s   idle launch {idle:.2f} us", flush=True)
         for (variant, group), us in sorted(medians.items(), key=lambda item: item[1]):
-            label = f"{name(variant)} g{group}"
-            print(f"    {label:30} {us:9.2f} us {flops / us / 1e6:6.0f} TFLOP/s  ratio {base / us:.3f}", flush=True)
+            rule = "*" if variant == chosen(shape) and group == 16 else " "
+            print(f"   {rule}{name(variant) + f' group{group}':46} {us:9.2f} us {flops / us / 1e6:6.0f} TFLOP/s  ratio {base / us:.3f}", flush=True)
             if as_json:
-                print(json.dumps({"shape": shape, "variant": label, "us": us, "cublas_us": base, "ratio": base / us}))
+                print(json.dumps({"shape": shape, "variant": name(variant), "group": group, "us": us, "cublas_us": base, "idle_us": idle}))
         torch.cuda.empty_cache()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("check", "bench", "compile"))
-    parser.add_argument("--all", action="store_true")
+    parser.add_argument("what", choices=("check", "bench"))
+    parser.add_argument("--all", action="store_true", help="bench: every candidate, not the chosen variant only")
     parser.add_argument("--quick", action="store_true", help="check: few and small, for compute-sanitizer")
+    parser.add_argument("--spin-limit", type=int, help="check: debug build, whose waits trap after so many tries")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--seed", type=int, default=20261201)
     options = parser.parse_args()
     if options.what == "check":
-        sys.exit(1 if check_all(options.seed, options.quick) else 0)
-    if options.what == "compile":
-        built = build_all(CHECKED + [variant for shape in SHAPES for variant, _ in candidates(shape)])
-        print(f"{len(built)} variants compiled")
-        return
+        sys.exit(1 if check(options.seed, options.quick, options.spin_limit) else 0)
     bench(options.all, options.json, options.rounds)
 
 
