@@ -134,7 +134,7 @@ extern "C" __global__ void __cluster_dims__(Shape::kCluster, 1, 1) __launch_boun
     gemm(const __grid_constant__ Problem problem) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const mk::GemmShared<Shape> shared{mk::shared_address(memory)};
-    if (threadIdx.x < 32) shared.init(threadIdx.x);
+    if (threadIdx.x == 0) shared.init();
     if (threadIdx.x == 32) {
         if (shared.base % 1024 != 0) __trap();
         mk::tma::prefetch(&problem.a);

@@ -114,13 +114,14 @@ struct GemmShared {
     __device__ __forceinline__ unsigned swapped(unsigned part) const { return staged(4, part); }
     __device__ __forceinline__ unsigned room(unsigned part) const { return swapped(part + 2); }
 
-    /// Sets up the barriers; one warp, then a CTA (or cluster) barrier.
-    __device__ __forceinline__ void init(unsigned lane) const {
+    /// Sets up the barriers; one thread, then a CTA (or cluster) barrier. Unrolled: the instruction takes only uniform
+    /// addresses, and lanes that each set up one would go through it in turn, for a whole microsecond.
+    __device__ __forceinline__ void init() const {
         constexpr unsigned kEmpty = Shape::kStages, kStaged = 2 * kEmpty, kFree = kStaged + 2 * Shape::kStaging;
         constexpr unsigned kSwapped = kFree + 2 * Shape::kStaging, kRoom = kSwapped + 2;
-        for (unsigned i = lane; i < Shape::kBarriers; i += 32) {
-            const bool by_consumers = i >= kEmpty && i < kStaged;
-            const bool by_warps = (i >= kStaged && i < kFree) || i >= kRoom;
+#pragma unroll
+        for (unsigned i = 0; i < (Shape::kClusterK > 1 ? kRoom + 2 : kSwapped); ++i) {
+            const bool by_consumers = i >= kEmpty && i < kStaged, by_warps = (i >= kStaged && i < kFree) || i >= kRoom;
             barrier::init(full(i), by_consumers ? 2 * Shape::kClusterM : by_warps ? 4 : 1);
         }
         barrier::publish();
