@@ -49,7 +49,8 @@ def faults(variant, log, lines):
     """What is wrong with one variant's code, as texts."""
     registers = re.search(r"Used (\d+) registers", log)
     products = [i for i, line in enumerate(lines) if "HGMMA" in line]
-    loop = lines[products[0] : products[-1]] if products else []
+    drain = [i for i, line in enumerate(lines) if "WARPGROUP.DEPBAR" in line]  # in the loop, then behind it
+    loop = lines[products[0] : drain[-1]] if products else []
     stores = "STSM" if variant.kind != "f32" else "STS.64"
     wanted = ["HGMMA.64x", "UTMALDG.2D", "UTMASTG.2D", "USETMAXREG", "SYNCS", stores]
     wanted += ["MULTICAST"] if variant.cluster_m > 1 else []
