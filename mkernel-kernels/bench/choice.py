@@ -43,5 +43,6 @@ def candidates(shape):
     found += [(Variant(128, 256, 4, 2), 16)] + [(NARROW._replace(cluster_m=c), 16) for c in (1, 2)]
     if shape[0] <= 4096:
         found += [(NARROW._replace(cluster_m=c, splits=s), 16) for c in (1, 2) for s in (2, 3)]
-        found += [(PAIR_K, 8), (PAIR_K, 16), (Variant(64, 256, 4, 2, cluster_k=2), 8), (Variant(64, 256, 3, 2), 8), (Variant(64, 128, 6, 4), 8)]
+        found += [(PAIR_K, 8), (Variant(64, 256, 4, 2, cluster_k=2), 8)]
+        found += [(Variant(64, 256, 3, 2), 8), (Variant(64, 128, 6, 4), 8)]
     return list(dict.fromkeys((v, g) for v, g in found if blocks_fit(v, shape)))

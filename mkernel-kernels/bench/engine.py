@@ -8,7 +8,8 @@ import nvrtc
 
 SOURCE = os.path.join(nvrtc.HERE, "gemm_hopper.cu")
 # The compiled-in constants; `kind` is bf16, f16 or f32 (bf16 in, f32 out).
-Variant = namedtuple("Variant", "tile_m tile_n stages boxes cluster_m cluster_k splits kind", defaults=(1, 1, 1, "bf16"))
+FIELDS = "tile_m tile_n stages boxes cluster_m cluster_k splits kind"
+Variant = namedtuple("Variant", FIELDS, defaults=(1, 1, 1, "bf16"))
 DEFINES = "TILE_M TILE_N STAGES BOXES CLUSTER_M CLUSTER_K SPLITS".split()
 KINDS = {"bf16": {}, "f16": {"MK_F16": None}, "f32": {"OUT_F32": None}}
 BFLOAT16, FLOAT16, FLOAT32, SWIZZLE_128B, PROMOTE_256B = 9, 6, 7, 3, 3  # CUtensorMap enumerations
@@ -26,7 +27,9 @@ def name(variant):
 
 def build(variant, spin_limit=None):
     """A variant's (cubin, compile log); with `spin_limit` the debug build, whose waits trap beyond it."""
-    defines = {**dict(zip(DEFINES, variant)), **KINDS[variant.kind], **({"MK_SPIN_LIMIT": spin_limit} if spin_limit else {})}
+    defines = {**dict(zip(DEFINES, variant)), **KINDS[variant.kind]}
+    if spin_limit:
+        defines["MK_SPIN_LIMIT"] = spin_limit
     return nvrtc.compile_cubin(SOURCE, defines=defines)
 
 

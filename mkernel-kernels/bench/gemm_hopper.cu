@@ -102,7 +102,9 @@ struct Schedule {
     }
 
     /// The first block of K of a share: splits, and in each the halves of a pair along K.
-    __device__ int first_block(int share) { return (problem.k + 63) / 64 * share / (Shape::kSplits * Shape::kClusterK); }
+    __device__ int first_block(int share) {
+        return (problem.k + 63) / 64 * share / (Shape::kSplits * Shape::kClusterK);
+    }
 };
 
 __device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {

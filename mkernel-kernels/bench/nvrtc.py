@@ -32,13 +32,14 @@ def compile_cubin(source, arch="sm_90a", defines=None):
     nvrtc = library()
     with open(source, "rb") as file:
         text = file.read()
-    options = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={DEVICE}", "--ptxas-options=-v", "-default-device"]
+    options = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={DEVICE}", "--ptxas-options=-v"]
     options += [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in (defines or {}).items()]
     program = ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, os.path.basename(source).encode(), 0, None, None)
     if status:
         raise SystemExit(f"nvrtcCreateProgram: {status}")
-    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*[o.encode() for o in options]))
+    arguments = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+    status = nvrtc.nvrtcCompileProgram(program, len(options), arguments)
     log = read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode()
     if status:
         raise SystemExit(f"NVRTC failed on {source}:\n{log}")

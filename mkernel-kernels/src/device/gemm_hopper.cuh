@@ -9,7 +9,7 @@
 //   warps 4-7, 8-11    gemm_consume   `wgmma` over the stages, then rounds its part into swizzled staging boxes
 // Each role keeps its own cursors (`Ring`) from tile to tile and goes on with the next tile by itself, so loads run
 // ahead into the next tile and stores trail into it. The two consumers share each stage but not their pace: one may be
-// several stages ahead, and then its epilogue runs beside the other's products. A launch's first tile starts them apart.
+// some stages ahead, and then its epilogue runs beside the other's products. A launch's first tile starts them apart.
 //
 // Why no wait here can hang: a stage is filled unless `segment` blocks, emptied unless a consumer blocks on staging,
 // and staging is freed by the copy engine. `segment` and `collect` are the only waits on other CTAs. They must return,

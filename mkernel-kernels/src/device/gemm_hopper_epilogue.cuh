@@ -29,7 +29,8 @@ __device__ __forceinline__ void fill(unsigned box, const float* sums, unsigned w
     for (unsigned i = 0; i < 4; ++i) {
         const float* s = sums + i * 8;
         const unsigned unit = (i * 2 + (lane >> 4)) ^ (row & 7);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(box + row * 128 + unit * 16),
+        const unsigned to = box + row * 128 + unit * 16;
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                      "r"(pack(s[0], s[1])), "r"(pack(s[2], s[3])), "r"(pack(s[4], s[5])), "r"(pack(s[6], s[7]))
                      : "memory");
     }
@@ -94,7 +95,7 @@ __device__ __forceinline__ void write_partial(const GemmTile& tile, unsigned par
     }
 }
 
-/// Adds the earlier splits' partials to `Count` of the last one's sums, from number `first` on: ((p0 + p1) + ...) + own,
+/// Adds the earlier splits' partials to `Count` of the last one's sums, from number `first` on: ((p0 + p1) + ...) + own
 /// in whatever order they came. Called box by box: all loads of a tile in flight at once would spill.
 template <class Shape, int Count>
 __device__ __forceinline__ void add_partials(const GemmTile& tile, unsigned part, unsigned thread, int first,
@@ -155,7 +156,7 @@ __device__ __forceinline__ void swap_sums(GemmShared<Shape> shared, Ring<1>& swa
 
 }  // namespace gemm_detail
 
-/// Multiplies one consumer's part of a tile and stages it (or, for a split that is not the last, publishes its partial).
+/// Multiplies one consumer's part of a tile and stages it, or publishes it as a partial if its split is not the last.
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
                                              GemmConsumer<Shape>& at, unsigned part, unsigned thread) {
@@ -191,7 +192,8 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
 
 /// Waits until the other half of K has read what this consumer sent: its CTA may leave, or use the buffer otherwise.
 template <class Shape>
-__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const GemmConsumer<Shape>& at, unsigned part) {
+__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const GemmConsumer<Shape>& at,
+                                                 unsigned part) {
     if constexpr (Shape::kClusterK > 1) barrier::wait(shared.room(part), at.swaps.parity ^ 1);
 }
 

@@ -1,8 +1,10 @@
-// Shared-memory barriers (`mbarrier`) as plain 32-bit shared addresses, within a CTA and across its cluster.
+// No Rust twin. Shared-memory barriers (`mbarrier`), within a CTA and across its cluster.
 //
-// A barrier completes a phase when its arrivals and its announced bytes are all in; a waiter names the parity of the
-// phase it waits for. The pair of orderings: `arrive` releases, `wait` acquires, both within the CTA; `release_at` and `store_at` pair with `wait_cluster` across it. Every wait here is on work of the same cluster that cannot itself wait for another cluster,
-// so it needs no abort word; with MK_SPIN_LIMIT (debug builds) a wait that exceeds it traps.
+// A barrier is named by its 32-bit shared address. It completes a phase when its arrivals and its announced bytes are
+// all in; a waiter names the parity of the phase it waits for. The pair of orderings: `arrive` releases, `wait`
+// acquires, both within the CTA; `release_at` and `store_at` pair with `wait_cluster` across it. Every wait here is on
+// work of the same cluster that cannot itself wait for another cluster, so it needs no abort word; with MK_SPIN_LIMIT
+// (debug builds) a wait that exceeds it traps.
 #pragma once
 
 namespace mk {
@@ -71,13 +73,14 @@ __device__ __forceinline__ void release_at(unsigned address, unsigned rank) {
 }
 
 /// Stores four floats at `target` in CTA `rank`; the bytes count at the barrier with address `barrier` there.
-__device__ __forceinline__ void store_at(unsigned target, unsigned barrier, unsigned rank, float a, float b, float c, float d) {
+__device__ __forceinline__ void store_at(unsigned target, unsigned barrier, unsigned rank, float a, float b,
+                                         float c, float d) {
     asm volatile(
         "{\n\t.reg .b32 there, counter;\n\t"
         "mapa.shared::cluster.u32 there, %0, %2;\n\t"
         "mapa.shared::cluster.u32 counter, %1, %2;\n\t"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counter];\n\t}" ::"r"(target),
-        "r"(barrier), "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counter];\n\t}" ::
+        "r"(target), "r"(barrier), "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
         : "memory");
 }
 

@@ -1,4 +1,4 @@
-// The bulk tensor copy engine (TMA): 2-D box loads into shared memory, multicast over a cluster, and box stores.
+// No Rust twin. The bulk tensor copy engine (TMA): 2-D box loads, for one CTA or a pair, and box stores.
 //
 // The engine works in the async proxy. Bytes that ordinary stores wrote to shared memory cross to it with
 // `fence_shared` in each writing thread, before the barrier that the storing thread waits on. Bytes of global memory
@@ -22,7 +22,8 @@ __device__ __forceinline__ void prefetch(const TensorMap* map) {
 /// Loads the box at element (x, y), x innermost, to `target`; its bytes count at `barrier`. Out of bounds reads zero.
 __device__ __forceinline__ void load(unsigned target, const TensorMap* map, int x, int y, unsigned barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(target),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(target),
         "l"(map), "r"(x), "r"(y), "r"(barrier)
         : "memory");
 }

@@ -1,4 +1,4 @@
-// Warpgroup matrix products (`wgmma` m64nNk16) from shared memory, f32 accumulators in registers.
+// No Rust twin. Warpgroup matrix products (`wgmma` m64nNk16) from shared memory, f32 accumulators in registers.
 //
 // The element type is the specialisation's: f16 with MK_F16, else bf16. Both operands sit in 128-byte-swizzled boxes
 // of 64 elements a row, as the copy engine writes them, at 1024-byte-aligned addresses.
