@@ -1,1 +1,5 @@
 //! mkernel-core
+
+pub mod abi;
+pub mod fifo;
+pub mod ticket;
