@@ -319,6 +319,7 @@ impl<W: Deref<Target = [AtomicU64]>> Drop for Claim<'_, W> {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

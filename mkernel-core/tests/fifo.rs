@@ -1,5 +1,6 @@
 //! The ticket FIFO on real threads; `loom_fifo.rs` explores its interleavings.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use mkernel_core::fifo::{
 use mkernel_core::ticket::Ticket;
 
 type Words = Box<[AtomicU64]>;
+type Shared = Arc<[AtomicU64]>;
 
 fn words(slots: usize, fill: u64) -> Words {
     (0..HEADER_WORDS + slots).map(|_| AtomicU64::new(fill)).collect()
@@ -102,7 +104,7 @@ fn any_start_in_any_memory_is_an_empty_ring() {
 
 #[test]
 fn an_empty_ring_at_zero_is_zeroed_memory() {
-    let memory = Arc::<[AtomicU64]>::from(words(4, 7));
+    let memory = Shared::from(words(4, 7));
     let _handles = channel_over(memory.clone(), 0).unwrap();
     assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == 0));
 }
@@ -166,8 +168,8 @@ fn an_abort_word_ends_the_wait_of_another_thread() {
 }
 
 /// A full ring of two, and its memory for a second producer that works on the words as a device does.
-fn full_ring() -> (Arc<[AtomicU64]>, Producer<Arc<[AtomicU64]>>, Consumer<Arc<[AtomicU64]>>) {
-    let memory = Arc::<[AtomicU64]>::from(words(2, 0));
+fn full_ring() -> (Shared, Producer<Shared>, Consumer<Shared>) {
+    let memory = Shared::from(words(2, 0));
     let (mut producer, consumer) = channel_over(memory.clone(), 0).unwrap();
     (0..2).for_each(|put| producer.push(ticket(put, 0), never).unwrap());
     (memory, producer, consumer)
