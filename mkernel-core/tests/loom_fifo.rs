@@ -2,15 +2,16 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p mkernel-core --release --test loom_fifo`
 #![cfg(loom)]
+#![allow(clippy::unwrap_used)]
 
-use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use mkernel_core::fifo::{Consumer, FifoHeader, HEADER_WORDS, Stop, channel, channel_over};
+use mkernel_core::fifo::{Consumer, HEADER_WORDS, Stop, channel, channel_over};
 use mkernel_core::ticket::{Lap, Ticket};
 
 const RING_OF_TWO: u32 = 1;
@@ -71,10 +72,12 @@ fn patience() -> impl FnMut() -> Result<(), Stop> {
 
 /// Producer `put` writes payloads and pushes `counts[put]` tickets from `start` on, until one push gives up. What
 /// arrives is each producer's first tickets in order with their payloads, and everything if nobody gave up.
-fn exchange(start: u64, counts: [u32; 2]) {
-    let complete = Arc::new(AtomicUsize::new(0));
-    let completed = complete.clone();
-    explore(2, move || {
+///
+/// Returns how many interleavings delivered everything and how many poisoned the ring.
+fn exchange(preemptions: usize, start: u64, counts: [u32; 2]) -> [usize; 2] {
+    let [complete, poisoned] = [0; 2].map(|zero| Arc::new(AtomicUsize::new(zero)));
+    let seen = [complete.clone(), poisoned.clone()];
+    explore(preemptions, move || {
         let payloads = Payloads::new();
         let (producer, mut consumer) = channel_over(words(), start).unwrap();
         let threads = [0, 1].map(|put| {
@@ -100,31 +103,37 @@ fn exchange(start: u64, counts: [u32; 2]) {
         }
         let pushed = threads.map(|thread| thread.join().unwrap() as u32);
         std::iter::from_fn(|| consumer.pop()).for_each(&mut arrive);
-        assert_eq!(consumer.is_poisoned(), pushed != counts);
-        if pushed == counts {
-            assert_eq!(arrived, counts);
-            completed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if consumer.is_poisoned() {
+            assert_ne!(pushed, counts, "only who gives up poisons");
+            assert!(arrived[0] <= pushed[0] && arrived[1] <= pushed[1]);
+        } else {
+            assert_eq!(arrived, pushed);
         }
-        assert!(arrived[0] <= pushed[0] && arrived[1] <= pushed[1]);
+        complete.fetch_add(usize::from(arrived == counts), Relaxed);
+        poisoned.fetch_add(usize::from(consumer.is_poisoned()), Relaxed);
     });
-    let complete = complete.load(std::sync::atomic::Ordering::Relaxed);
-    println!("{complete} complete interleavings");
-    assert!(complete > 100, "{complete} interleavings are no exploration");
+    seen.map(|seen| seen.load(Relaxed))
 }
 
 #[test]
 fn two_producers_lose_and_repeat_nothing_over_two_laps() {
-    exchange(0, [2, 2]);
+    let [complete, poisoned] = exchange(2, 0, [2, 2]);
+    println!("{complete} interleavings delivered everything, {poisoned} poisoned the ring");
+    assert!(complete > 1000 && poisoned > 10, "the model lost its reach");
 }
 
 #[test]
 fn two_producers_lose_and_repeat_nothing_over_three_laps() {
-    exchange(0, [3, 2]);
+    let [complete, _] = exchange(1, 0, [3, 2]);
+    println!("{complete} interleavings delivered everything");
+    assert!(complete > 1000, "the model lost its reach");
 }
 
 #[test]
 fn two_producers_lose_and_repeat_nothing_across_the_wrap() {
-    exchange(u64::MAX - 1, [2, 2]);
+    let [complete, poisoned] = exchange(2, u64::MAX - 1, [2, 2]);
+    println!("{complete} interleavings delivered everything, {poisoned} poisoned the ring");
+    assert!(complete > 1000 && poisoned > 10, "the model lost its reach");
 }
 
 #[test]
@@ -141,31 +150,6 @@ fn a_payload_written_before_the_push_is_visible_after_the_pop() {
         });
         (0..3).for_each(|_| payloads.check(next(&mut consumer).argument()));
         thread.join().unwrap();
-    });
-}
-
-#[test]
-fn a_producer_that_gives_up_never_lets_a_later_ticket_through() {
-    explore(3, || {
-        let (producer, mut consumer) = channel(2).unwrap();
-        let threads = [0, 1].map(|put| {
-            let mut producer = producer.clone();
-            thread::spawn(move || {
-                let push = |argument| producer.push(ticket(put, argument), || Err(Stop::Deadline)).is_ok();
-                (0..2).map(push).filter(|ok| *ok).count()
-            })
-        });
-        let mut popped = Vec::new();
-        popped.extend(consumer.pop());
-        let pushed: usize = threads.map(|thread| thread.join().unwrap()).iter().sum();
-        popped.extend(std::iter::from_fn(|| consumer.pop()));
-        // Either nobody gave up and all four came, or the flag is up and what came is a prefix.
-        assert_eq!(consumer.is_poisoned(), pushed < 4);
-        assert!(popped.len() <= pushed);
-        for put in 0..2 {
-            let of_one: Vec<_> = popped.iter().filter(|ticket| ticket.put() == put).map(|t| t.argument()).collect();
-            assert!(of_one.is_sorted_by(|a, b| a < b), "{of_one:?}");
-        }
     });
 }
 
@@ -188,7 +172,7 @@ fn loom_refutes_a_producer_that_publishes_relaxed() {
         let written = payloads.clone();
         thread::spawn(move || {
             written.write(0);
-            Wrong(words).store(0, ticket(0, 0), Ordering::Relaxed);
+            Wrong(words).store(0, ticket(0, 0), Relaxed);
         });
         payloads.check(next(&mut consumer).argument());
     });
@@ -213,10 +197,4 @@ fn loom_refutes_a_producer_that_does_not_wait_for_its_slot() {
         thread.join().unwrap();
         assert_eq!(first.or_else(|| consumer.pop()), Some(ticket(0, 0)), "overwritten");
     });
-}
-
-#[test]
-fn the_header_has_its_words_where_the_slots_begin() {
-    assert_eq!(offset_of!(FifoHeader, head), 0);
-    assert_eq!(size_of::<FifoHeader>(), HEADER_WORDS * 8);
 }
