@@ -39,5 +39,5 @@ pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};
 pub use signal::{Born, Cell, CellId, Signal};
 pub use transport::Transport;
-pub use validate::{Scope, Verified, Violation, validate};
+pub use validate::{Scope, Verified, Violation, validate, validate_rank};
 pub use world::{Node, Rank, World};
