@@ -45,5 +45,5 @@ pub use role::{Role, RoleName};
 pub use signal::{Born, Cell, CellId, Signal};
 pub use ticket::Ticket;
 pub use transport::Transport;
-pub use validate::{Scope, Verified, Violation, validate};
+pub use validate::{Scope, Verified, Violation, validate, validate_rank};
 pub use world::{Node, Rank, World};
