@@ -1,0 +1,34 @@
+//! The host executor: picks it and makes sure that its memory exists.
+
+use mkernel_core::{Executor, Program, Verified};
+use mkernel_kernels::Operator;
+
+use crate::error::Error;
+use crate::session::Options;
+
+/// The executor of all ranks of `programs` in this process.
+#[cfg(not(feature = "sim"))]
+pub(crate) fn executor(_programs: &Verified, _options: &Options) -> Result<Box<dyn Executor>, Error> {
+    Err(Error::NoExecutor)
+}
+
+/// Refuses a world whose regions and global tensors do not fit this machine. `program` is that of rank 0, whose shares
+/// are the largest.
+pub(crate) fn check_memory(operator: &dyn Operator, program: &Program) -> Result<(), Error> {
+    let Some(available) = available_memory() else { return Ok(()) };
+    let rank: u64 = program.regions.iter().map(|r| r.bytes).fold(0, u64::saturating_add);
+    let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &axis| product.saturating_mul(axis));
+    let tensors = operator
+        .tensors()
+        .iter()
+        .fold(0u64, |sum, t| sum.saturating_add(elements(&t.shape).saturating_mul(t.dtype.bytes())));
+    let needed = rank.saturating_mul(u64::from(program.world.size())).saturating_add(tensors);
+    if needed > available { Err(Error::Memory { needed, available }) } else { Ok(()) }
+}
+
+/// Bytes that can be allocated without swapping, where the system says so (proc(5), `MemAvailable`).
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
