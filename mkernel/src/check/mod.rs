@@ -120,6 +120,19 @@ pub struct Errors {
     pub max_of_bound: f64,
 }
 
+impl Errors {
+    /// Both together: counts add up, errors are the larger.
+    pub fn worst(&self, other: &Errors) -> Errors {
+        Errors {
+            elements: self.elements + other.elements,
+            exact: self.exact + other.exact,
+            max_abs: self.max_abs.max(other.max_abs),
+            max_rel: self.max_rel.max(other.max_rel),
+            max_of_bound: self.max_of_bound.max(other.max_of_bound),
+        }
+    }
+}
+
 /// A result that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
