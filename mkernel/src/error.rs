@@ -29,6 +29,10 @@ pub enum Error {
     /// Build with another feature: this build has no executor.
     #[error("this build has no executor; build mkernel with feature `sim`")]
     NoExecutor,
+    /// Use a smaller problem: the host executor cannot be made for this one.
+    #[cfg(feature = "sim")]
+    #[error(transparent)]
+    Host(#[from] mkernel_sim::SimError),
     /// Repair or replace the file.
     #[error("{}: {problem}", path.display())]
     File {

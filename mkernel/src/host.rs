@@ -1,5 +1,7 @@
 //! The host executor: picks it and makes sure that its memory exists.
 
+use std::sync::Arc;
+
 use mkernel_core::{Executor, Program, Verified};
 use mkernel_kernels::Operator;
 
@@ -7,8 +9,26 @@ use crate::error::Error;
 use crate::session::Options;
 
 /// The executor of all ranks of `programs` in this process.
+#[cfg(feature = "sim")]
+pub(crate) fn executor(programs: Arc<Verified>, options: &Options) -> Result<Box<dyn Executor>, Error> {
+    use crate::session::Schedule;
+    let mut host = mkernel_sim::Options {
+        deadline: options.deadline,
+        trace: options.is_traced,
+        ..mkernel_sim::Options::default()
+    };
+    Ok(match options.schedule {
+        Schedule::Threads => Box::new(mkernel_sim::Seeded::new(programs, host)?),
+        Schedule::Seeded(seed) => {
+            host.seed = seed;
+            Box::new(mkernel_sim::Seeded::new(programs, host)?)
+        }
+    })
+}
+
+/// The executor of all ranks of `programs` in this process.
 #[cfg(not(feature = "sim"))]
-pub(crate) fn executor(_programs: &Verified, _options: &Options) -> Result<Box<dyn Executor>, Error> {
+pub(crate) fn executor(_programs: Arc<Verified>, _options: &Options) -> Result<Box<dyn Executor>, Error> {
     Err(Error::NoExecutor)
 }
 

@@ -1,5 +1,7 @@
 //! One operator of one shape, ready to run.
 
+use std::sync::Arc;
+
 use mkernel_core::{Executor, Op, Placement, Program, Rank, Run, Span, Verified};
 use mkernel_kernels::{Operator, TensorKind, TensorSpec};
 
@@ -12,13 +14,13 @@ use crate::tensor::{Tensor, Tensors};
 pub struct Instance<O> {
     operator: O,
     sequence: u64,
-    programs: Verified,
+    programs: Arc<Verified>,
     executor: Box<dyn Executor>,
     launches: u64,
 }
 
 impl<O: Operator> Instance<O> {
-    pub(crate) fn new(operator: O, sequence: u64, programs: Verified, executor: Box<dyn Executor>) -> Instance<O> {
+    pub(crate) fn new(operator: O, sequence: u64, programs: Arc<Verified>, executor: Box<dyn Executor>) -> Instance<O> {
         Instance { operator, sequence, programs, executor, launches: 0 }
     }
 
@@ -164,7 +166,7 @@ fn program_tiles(program: &Program, specs: &[TensorSpec]) -> Vec<Tile> {
 /// The part of a global tensor that `span` covers, if it lies within `placement`.
 fn tile(span: &Span, placement: &Placement, element: u64) -> Option<Tile> {
     let home = &placement.span;
-    if span.is_empty() || !span.overlaps(home) {
+    if span.is_empty() || span.overlap(home) != span.bytes() {
         return None;
     }
     let (row, column) = match home.stride {

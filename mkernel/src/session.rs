@@ -4,6 +4,7 @@
 //! instance; the session keeps each until it is told to [`Session::retire`] it.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mkernel_core::{Rank, Verified, World, validate};
@@ -108,8 +109,8 @@ impl Session {
     }
 
     fn instantiate<O: Operator>(&mut self, operator: O) -> Result<Instance<O>, Error> {
-        let verified = self.plan(&operator)?;
-        let executor = host::executor(&verified, &self.options)?;
+        let verified = Arc::new(self.plan(&operator)?);
+        let executor = host::executor(Arc::clone(&verified), &self.options)?;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         tracing::debug!(operator = operator.name(), sequence, "instance made");

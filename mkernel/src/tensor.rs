@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn every_float_type_rounds_once_and_reads_back() {
-        for (dtype, value) in [(DType::Bf16, 1.0078125), (DType::F16, 1.0009765625), (DType::F32, 1.000_000_1_f32)] {
+        for (dtype, value) in [(DType::Bf16, 1.0078125), (DType::F16, 1.000_976_6), (DType::F32, 1.000_000_1_f32)] {
             let tensor = Tensor::from_f32(vec![1, 2], dtype, &[value, -2.0]).unwrap();
             assert_eq!(tensor.to_f32(), [value, -2.0], "{dtype}");
         }
-        let halfway = Tensor::from_f32(vec![1], DType::Bf16, &[1.00390625]).unwrap();
+        let halfway = Tensor::from_f32(vec![1], DType::Bf16, &[1.0 + 1.0 / 256.0]).unwrap();
         assert_eq!(halfway.at(0), 1.0);
     }
 

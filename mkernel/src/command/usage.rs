@@ -70,6 +70,8 @@ impl Stop {
         match self {
             Stop::Usage(_) => 2,
             Stop::Refused(error) => match error {
+                #[cfg(feature = "sim")]
+                Error::Host(_) => 2,
                 Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
             },
