@@ -19,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// Use a smaller problem or a larger machine.
-    #[error("the world needs {needed} bytes of host memory, more than the {available} that are available")]
+    #[error("the world needs {needed} bytes of host memory, more than the {available} available; use smaller shapes")]
     Memory {
         /// Bytes that all ranks need.
         needed: u64,

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use mkernel_core::{Op, Program, Rank, RoleName, Scope, Verified, World, validate};
+use mkernel_core::validate::validate_rank;
+use mkernel_core::{Lane, Op, Program, Rank, RoleName, Scope, World, validate};
 use mkernel_kernels::{Operator, Profile, RoleCtas, Work};
 
 use crate::error::Error;
@@ -19,7 +20,7 @@ pub const WORLD_RANKS: u32 = 64;
 pub struct Outline {
     /// How much was proved.
     pub scope: Scope,
-    /// The ranks that were planned, in order; the first is the one described where only one is.
+    /// The ranks described: all of a world that was proved as a whole, otherwise rank 0.
     pub ranks: Vec<RankOutline>,
     /// The roles of the first rank.
     pub roles: Vec<RoleOutline>,
@@ -68,14 +69,13 @@ pub struct RoleOutline {
 pub fn outline(operator: &dyn Operator, world: &World, profile: &Profile, roles: &RoleCtas) -> Result<Outline, Error> {
     let plan = |rank| operator.plan(world, rank, profile, roles);
     let first = plan(Rank(0))?;
-    let others: Vec<Rank> =
-        if world.size() <= WORLD_RANKS { world.ranks().skip(1).collect() } else { peers(&first).into_iter().collect() };
-    let described = if world.size() <= WORLD_RANKS { world.size() as usize } else { 1 };
-    let mut programs = vec![first];
-    for rank in others {
-        programs.push(plan(rank)?);
-    }
-    let proved: Verified = validate(programs)?;
+    let (proved, described) = if world.size() <= WORLD_RANKS {
+        let others = world.ranks().skip(1).map(plan);
+        (validate(std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?)?, world.size() as usize)
+    } else {
+        let others: Vec<_> = peers(&first).into_iter().map(plan).collect::<Result<_, _>>()?;
+        (validate_rank(std::iter::once(first).chain(others).collect(), Rank(0))?, 1)
+    };
     let ranks = proved.programs().iter().take(described).map(rank_outline).collect();
     let roles = role_outlines(&proved.programs()[0], profile);
     Ok(Outline { scope: proved.scope(), ranks, roles })
@@ -115,7 +115,7 @@ fn program_bytes(program: &Program) -> u64 {
 
 /// The modelled time of each lane: its products, copies and tickets by the planner's own cost model.
 fn role_outlines(program: &Program, profile: &Profile) -> Vec<RoleOutline> {
-    let outline = |lane: &mkernel_core::Lane| {
+    let outline = |lane: &Lane| {
         let (mut flops, mut bytes, mut tickets) = (0.0, 0.0, 0.0);
         for instruction in &lane.instructions {
             match instruction.op {

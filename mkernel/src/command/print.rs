@@ -21,8 +21,12 @@ pub(crate) fn run(op: &str, dtype: &str, shape: &str, flops: f64, epochs: u64, o
     let time_us = outcome.summary.time_us();
     let world = &outcome.world;
     line!(text, "{op} {dtype} {shape} on {world} ({} ranks), proved: {}", world.size(), outcome.validated);
-    let rate = flops / time_us.max(f64::MIN_POSITIVE) / 1e3;
-    line!(text, "time      {} (median of {epochs}), {rate:.2} GFLOP/s", time(time_us));
+    if outcome.is_virtual {
+        line!(text, "time      {} (median of {epochs}; virtual, one step is one microsecond)", time(time_us));
+    } else {
+        let rate = flops / time_us.max(f64::MIN_POSITIVE) / 1e3;
+        line!(text, "time      {} (median of {epochs}), {rate:.2} GFLOP/s", time(time_us));
+    }
     match (&outcome.errors, outcome.extent) {
         (Some(e), extent) => {
             let what = if extent == Extent::Sampled { "a sample with one of every tile" } else { "all" };

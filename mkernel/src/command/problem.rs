@@ -16,7 +16,7 @@ pub(crate) fn world(args: &ProblemArgs) -> Result<World, Usage> {
         (Some(nodes), list) if nodes as usize == list.len() => World::new(list),
         (Some(nodes), list) => return Err(Usage::NodeCount { nodes, listed: list.len() }),
     };
-    world.map_err(Usage::World)
+    world.map_err(|problem| Usage::World { problem })
 }
 
 /// AG+GEMM as the flags describe it.

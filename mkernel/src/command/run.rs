@@ -22,6 +22,8 @@ pub(crate) struct Outcome {
     /// The last epoch: bytes are the same in each.
     pub(crate) last: Report,
     pub(crate) validated: &'static str,
+    /// Whether times are steps of the seeded schedule.
+    pub(crate) is_virtual: bool,
 }
 
 /// Runs and reports.
@@ -87,7 +89,8 @@ where
     }
     let validated = instance.programs().scope().name();
     let Epochs { summary, errors, .. } = epochs;
-    Ok(Outcome { world, extent, errors, summary, last: report, validated })
+    let is_virtual = matches!(args.schedule, ScheduleName::Seeded);
+    Ok(Outcome { world, extent, errors, summary, last: report, validated, is_virtual })
 }
 
 /// What lasts from one epoch to the next.

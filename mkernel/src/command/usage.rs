@@ -27,8 +27,11 @@ pub(crate) enum Stop {
 /// Wrong use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Usage {
-    #[error("--nodes and --gpus make no world: {0}; change them")]
-    World(WorldError),
+    #[error("{}: {problem}", world_flag(.problem))]
+    World {
+        #[source]
+        problem: WorldError,
+    },
     #[error("--nodes is {nodes}, but --gpus lists {listed} nodes; make them agree or leave --nodes out")]
     NodeCount { nodes: u32, listed: usize },
     #[error("{flag} is missing; ag-gemm needs --m, --n and --k, or --input with a file")]
@@ -43,7 +46,7 @@ pub(crate) enum Usage {
     Inner { columns: u64, rows: u64 },
     #[error("--input: tensor `b` holds {b}, but `a` holds {a}; both must have one type")]
     Types { a: mkernel::DType, b: mkernel::DType },
-    #[error("--input: {0}")]
+    #[error("--input: {0}; give a sound safetensors file with `a` [M, K] and `b` [K, N]")]
     Input(#[source] Error),
     #[error("{flag}: {problem}; give a file in a directory that can be written")]
     Unwritable {
@@ -53,6 +56,14 @@ pub(crate) enum Usage {
     },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
+}
+
+fn world_flag(error: &WorldError) -> &'static str {
+    match error {
+        WorldError::NoNodes => "--nodes is 0",
+        WorldError::EmptyNode(_) => "--gpus",
+        WorldError::TooManyRanks { .. } => "--nodes and --gpus",
+    }
 }
 
 fn name(transport: &TransportName) -> &'static str {
@@ -104,7 +115,8 @@ pub(crate) fn clap_line(error: &clap::Error) -> String {
         return "no command given; use `mkernel run OP` or `mkernel plan OP`, see `mkernel --help`".to_owned();
     }
     let text = error.to_string();
-    let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let is_said = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let said = text.lines().take_while(is_said).filter(|line| !line.trim().starts_with("tip: to pass"));
     let line = one_line(&said.collect::<Vec<_>>().join(" "));
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     format!("{}; see `mkernel --help`", line.trim_end_matches('.'))
