@@ -217,7 +217,7 @@ mod tests {
         fn fill(&self, lane: &mut LaneBuilder<'_>) {
             for cell in [CellId(0), CellId(1)] {
                 let (source, target) = (Span::empty(Rank(0)), Span::empty(Rank(1)));
-                lane.put(&[], Put { source, target, cell, retired: Some(CellId(2)) });
+                lane.put(&[], Put { source, count: None, target, cell, retired: Some(CellId(2)) });
             }
         }
     }

@@ -143,7 +143,7 @@ impl<'a> Detector<'a> {
             self.finish(program, lane)?;
             return Ok(true);
         };
-        while let Some(&cell) = program.waits(segment).get(state.wait) {
+        if let Some(&cell) = program.waits(segment).get(state.wait) {
             let Some(used) = self.waits_for(program, cell) else { return Ok(false) };
             let clock = used.and_then(|epoch| self.uses.get(&(program.rank, cell, epoch))).map(|u| u.clock.clone());
             let state = &mut self.ranks[rank].lanes[lane];
