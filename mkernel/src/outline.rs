@@ -113,7 +113,7 @@ fn program_bytes(program: &Program) -> u64 {
     lanes + pools + of(&program.puts) + of(&program.cells) + of(&program.regions)
 }
 
-/// The modelled time of each lane: its products, copies and tickets by the planner's own cost model.
+/// The modelled time of each lane: its products, copies, sums and tickets by the planner's own cost model.
 fn role_outlines(program: &Program, profile: &Profile) -> Vec<RoleOutline> {
     let outline = |lane: &Lane| {
         let (mut flops, mut bytes, mut tickets) = (0.0, 0.0, 0.0);
@@ -127,6 +127,11 @@ fn role_outlines(program: &Program, profile: &Profile) -> Vec<RoleOutline> {
                     }
                 }
                 Op::Copy => bytes += program.writes(instruction).iter().map(|s| s.bytes()).sum::<u64>() as f64,
+                // A sum is bound by reading its sources.
+                Op::Reduce { .. } => {
+                    let sources = program.segments(instruction).iter().flat_map(|s| program.reads(s));
+                    bytes += sources.map(|s| s.bytes()).sum::<u64>() as f64;
+                }
                 Op::Put(_) => tickets += 1.0,
                 Op::Release => {}
             }
