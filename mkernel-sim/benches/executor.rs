@@ -2,7 +2,7 @@
 //!
 //! Each launch runs 10,000 instructions on one CTA; time per element is time per instruction.
 //! `cargo bench -p mkernel-sim --bench executor`
-
+#![allow(clippy::unwrap_used)]
 #![allow(missing_docs, reason = "criterion's macros make public items without docs")]
 
 use std::hint::black_box;

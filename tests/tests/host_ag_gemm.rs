@@ -1,4 +1,5 @@
 //! AG+GEMM on the host executors: exact, whatever the schedule and the network.
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

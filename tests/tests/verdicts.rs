@@ -1,4 +1,5 @@
 //! `validate` and the race detector judge the same programs, each in its own way: they must agree.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
