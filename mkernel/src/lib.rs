@@ -1,1 +1,4 @@
 //! mkernel
+
+pub mod bootstrap;
+pub mod config;
