@@ -29,7 +29,8 @@ struct Family {
     /// The first that is set counts.
     size: &'static [&'static str],
     local_rank: &'static str,
-    local_size: &'static str,
+    /// The first that is set counts.
+    local_size: &'static [&'static str],
     /// Whether `local_size` is Slurm's list of tasks per node.
     is_list: bool,
 }
@@ -40,7 +41,7 @@ const FAMILIES: [Family; 4] = [
         rank: "MKERNEL_RANK",
         size: &["MKERNEL_WORLD_SIZE"],
         local_rank: "MKERNEL_LOCAL_RANK",
-        local_size: "MKERNEL_LOCAL_WORLD_SIZE",
+        local_size: &["MKERNEL_LOCAL_WORLD_SIZE"],
         is_list: false,
     },
     Family {
@@ -48,7 +49,7 @@ const FAMILIES: [Family; 4] = [
         rank: "RANK",
         size: &["WORLD_SIZE"],
         local_rank: "LOCAL_RANK",
-        local_size: "LOCAL_WORLD_SIZE",
+        local_size: &["LOCAL_WORLD_SIZE"],
         is_list: false,
     },
     Family {
@@ -56,7 +57,7 @@ const FAMILIES: [Family; 4] = [
         rank: "OMPI_COMM_WORLD_RANK",
         size: &["OMPI_COMM_WORLD_SIZE"],
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
         is_list: false,
     },
     Family {
@@ -64,7 +65,7 @@ const FAMILIES: [Family; 4] = [
         rank: "SLURM_PROCID",
         size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: "SLURM_LOCALID",
-        local_size: "SLURM_STEP_TASKS_PER_NODE",
+        local_size: &["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"],
         is_list: true,
     },
 ];
@@ -96,9 +97,9 @@ pub(super) fn place(vars: &mut Vars<'_>) -> Result<(Launcher, Place), ConfigErro
     let source = if chosen.is_some() { "MKERNEL_LAUNCHER" } else { family.rank };
     vars.note("launcher", name(family.launcher), source);
     vars.note("rank", place.rank, family.rank);
-    vars.note("world size", place.world_size, size_variable(vars, family)?);
+    vars.note("world size", place.world_size, first_set(vars, family.size)?);
     vars.note("local rank", place.local_rank, family.local_rank);
-    vars.note("local world size", place.local_world_size, family.local_size);
+    vars.note("local world size", place.local_world_size, first_set(vars, family.local_size)?);
     Ok((family.launcher, place))
 }
 
@@ -136,13 +137,14 @@ fn is_step(vars: &Vars<'_>) -> Result<bool, ConfigError> {
     Ok(step.is_some_and(|step| step < OWN) || (step.is_none() && vars.text("SLURM_JOB_ID")?.is_none()))
 }
 
-fn size_variable(vars: &Vars<'_>, family: &Family) -> Result<&'static str, ConfigError> {
-    for variable in family.size {
+/// The first variable that is set, or the first.
+fn first_set(vars: &Vars<'_>, variables: &[&'static str]) -> Result<&'static str, ConfigError> {
+    for variable in variables {
         if vars.text(variable)?.is_some() {
             return Ok(variable);
         }
     }
-    Ok(family.size[0])
+    Ok(variables[0])
 }
 
 fn read(vars: &Vars<'_>, family: &Family) -> Result<Place, ConfigError> {
@@ -150,12 +152,13 @@ fn read(vars: &Vars<'_>, family: &Family) -> Result<Place, ConfigError> {
         let fix = "the launcher sets it with the rank's other variables; set it, or unset the others";
         vars.number(variable)?.ok_or(ConfigError::Missing { variable, fix })
     };
-    let size = size_variable(vars, family)?;
+    let size = first_set(vars, family.size)?;
+    let local_size = first_set(vars, family.local_size)?;
     let place = Place {
         rank: needed(family.rank)?,
         world_size: needed(size)?,
         local_rank: needed(family.local_rank)?,
-        local_world_size: if family.is_list { slurm_local_size(vars, family)? } else { needed(family.local_size)? },
+        local_world_size: if family.is_list { slurm_local_size(vars, local_size)? } else { needed(local_size)? },
     };
     if !(1..=MAX_RANKS).contains(&place.world_size) {
         let value = place.world_size.to_string().into();
@@ -168,10 +171,10 @@ fn read(vars: &Vars<'_>, family: &Family) -> Result<Place, ConfigError> {
     };
     let count_from_0 = "ranks count from 0 and stay below their number";
     below(family.rank, place.rank, size, place.world_size, count_from_0)?;
-    below(family.local_rank, place.local_rank, family.local_size, place.local_world_size, count_from_0)?;
+    below(family.local_rank, place.local_rank, local_size, place.local_world_size, count_from_0)?;
     let fix = "a node cannot have more ranks than the job";
     if place.local_world_size > place.world_size {
-        below(family.local_size, place.local_world_size, size, place.world_size, fix)?;
+        below(local_size, place.local_world_size, size, place.world_size, fix)?;
     }
     Ok(place)
 }
@@ -183,7 +186,7 @@ fn agree(first: &Family, place: Place, second: &Family, other: Place) -> Result<
         (first.rank, place.rank, second.rank, other.rank),
         (first.size[0], place.world_size, second.size[0], other.world_size),
         (first.local_rank, place.local_rank, second.local_rank, other.local_rank),
-        (first.local_size, place.local_world_size, second.local_size, other.local_world_size),
+        (first.local_size[0], place.local_world_size, second.local_size[0], other.local_world_size),
     ];
     match pairs.into_iter().find(|(_, value, _, other)| value != other) {
         None => Ok(()),
@@ -195,10 +198,9 @@ fn agree(first: &Family, place: Place, second: &Family, other: Place) -> Result<
 }
 
 /// Ranks on this node out of a list such as `2(x3),1`.
-fn slurm_local_size(vars: &Vars<'_>, family: &Family) -> Result<u32, ConfigError> {
+fn slurm_local_size(vars: &Vars<'_>, variable: &'static str) -> Result<u32, ConfigError> {
     const NODE: &str = "SLURM_NODEID";
     let fix = "srun sets it; set it, or unset the other SLURM_ variables";
-    let variable = family.local_size;
     let list = vars.text(variable)?.ok_or(ConfigError::Missing { variable, fix })?;
     let node = vars.number(NODE)?.ok_or(ConfigError::Missing { variable: NODE, fix })?;
     let expected = "a list of tasks per node such as 2(x3),1 with an entry for SLURM_NODEID";

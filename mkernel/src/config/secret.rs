@@ -11,13 +11,13 @@ use crate::bootstrap::{Place, Secret};
 
 const TEXT: &str = "MKERNEL_SECRET";
 const FILE: &str = "MKERNEL_SECRET_FILE";
+const LOOPBACK: &str = "127.0.0.1";
 const MAX_FILE_BYTES: u64 = 4096;
 /// Bits of a mode that let anybody but the owner in.
 const OTHERS: u32 = 0o077;
 
 /// The secret, and the host to meet at: without a secret that is this host, out of reach of others.
 pub(super) fn secret(vars: &mut Vars<'_>, place: Place, meeting: &Meeting) -> Result<(Secret, String), ConfigError> {
-    let host = meeting.host.clone();
     match (vars.text(TEXT)?, vars.text(FILE)?) {
         (Some(_), Some(path)) => Err(ConfigError::Conflict {
             first: TEXT,
@@ -27,36 +27,40 @@ pub(super) fn secret(vars: &mut Vars<'_>, place: Place, meeting: &Meeting) -> Re
             fix: "unset one of them",
         }),
         (Some(text), None) => {
-            vars.note("secret", "hidden", TEXT);
             let secret = Secret::new(text.trim().as_bytes()).ok_or(ConfigError::ShortSecret { variable: TEXT })?;
-            given(vars, secret, host)
+            vars.note("secret", "hidden", TEXT);
+            Ok((secret, host(vars, place, meeting)?))
         }
         (None, Some(path)) => {
             let secret = read(path.into())?;
             vars.note("secret", "hidden", FILE);
-            given(vars, secret, host)
+            Ok((secret, host(vars, place, meeting)?))
         }
-        (None, None) if place.local_world_size == place.world_size => {
-            let host = "127.0.0.1".to_owned();
+        (None, None) if is_one_host(place) => {
             vars.note("secret", "the job's name", "one host: keeps jobs apart, not users of this host");
-            vars.note("host", &host, "one host without a secret meets where no other host can reach it");
-            Ok((Secret::from_job(&meeting.job), host))
+            vars.note("host", LOOPBACK, "one host without a secret meets where no other host can reach it");
+            Ok((Secret::from_job(&meeting.job), LOOPBACK.to_owned()))
         }
         (None, None) => Err(ConfigError::NoSecret),
     }
 }
 
-fn given(
-    vars: &mut Vars<'_>,
-    secret: Secret,
-    host: Option<(String, &'static str)>,
-) -> Result<(Secret, String), ConfigError> {
-    let (host, source) = host.ok_or(ConfigError::Missing {
-        variable: "MKERNEL_ADDR",
-        fix: "set it, on every rank, to a name or address of rank 0's host",
-    })?;
+/// The host to meet at if no variable names one: this host, if all ranks are on it.
+fn host(vars: &mut Vars<'_>, place: Place, meeting: &Meeting) -> Result<String, ConfigError> {
+    let (host, source) = match &meeting.host {
+        Some((host, variable)) => (host.clone(), *variable),
+        None if is_one_host(place) => (LOOPBACK.to_owned(), "all ranks are on one host"),
+        None => {
+            let fix = "set it, on every rank, to a name or address of rank 0's host";
+            return Err(ConfigError::Missing { variable: "MKERNEL_ADDR", fix });
+        }
+    };
     vars.note("host", &host, source);
-    Ok((secret, host))
+    Ok(host)
+}
+
+fn is_one_host(place: Place) -> bool {
+    place.local_world_size == place.world_size
 }
 
 fn read(path: PathBuf) -> Result<Secret, ConfigError> {
