@@ -1,1 +1,12 @@
-//! mkernel-kernels
+//! Roles and operator planners: pure Rust, from a problem and a world to one rank's program.
+
+pub mod operator;
+pub mod profile;
+pub mod split;
+
+pub mod ag_gemm;
+
+pub use ag_gemm::AgGemm;
+pub use operator::{Operator, PlanError, TensorKind, TensorSpec};
+pub use profile::Profile;
+pub use split::{RoleCtas, Work};

@@ -1,0 +1,244 @@
+//! A program: what one rank does in every epoch, as plain data.
+//!
+//! A program is a few **lanes**. A lane is an ordered list of instructions that a number of CTAs claim in order. An
+//! instruction is *wait -> do -> signal*; it may have several **segments**, each with its own waits and the bytes that
+//! it reads (the K loop of a GEMM, the sources of a sum), so that accumulators stay in registers while data arrives.
+//!
+//! What orders memory is signals and launch boundaries, never the order of a lane: neighbours in a lane may run on
+//! different CTAs, and a CTA may read for the next instruction before this one's stores are visible.
+//!
+//! Every byte that an instruction touches is listed: reads with the segments, writes with the instruction, both ends
+//! of a put in the put table. So [`crate::validate`] knows nothing of what an operation computes.
+//!
+//! Lists of varying length (segments, waits, reads, writes, signals) live in pools of the program and are named by
+//! ranges: memory per instruction is flat, and the whole program is a handful of allocations.
+
+use std::ops::Range;
+
+use crate::dtype::DType;
+use crate::region::{Region, Span};
+use crate::role::RoleName;
+use crate::signal::{Cell, CellId, Signal};
+use crate::world::{Rank, World};
+
+/// A range of a pool.
+pub type Slice = Range<u32>;
+
+/// Names a lane within one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId(pub u16);
+
+/// Names a put within one program: its index in [`Program::puts`], and the payload of its ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PutId(pub u32);
+
+/// What an instruction does between its waits and its signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Copies bytes: each segment reads one span, written to the span of the same index; both of one shape.
+    Copy,
+    /// Hands a put to the proxy as a ticket. Reads, writes and the remote signal are in the put table.
+    Put(PutId),
+    /// Gives memory back: whatever the spans written held is dead from here on, and executors may poison it. With no
+    /// span it only joins its waits into its signals.
+    Release,
+    /// One tile of a matrix product: each segment reads an `[m, k]` span of A and a `[k, n]` span of B, both of type
+    /// `input` and row-major; the sum over segments in order, accumulated in f32, is rounded once to `output` and
+    /// written to the `[m, n]` span.
+    Gemm {
+        /// Element type of A and B.
+        input: DType,
+        /// Element type of the tile written.
+        output: DType,
+    },
+}
+
+impl Op {
+    /// The name in messages and traces.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Op::Copy => "copy",
+            Op::Put(_) => "put",
+            Op::Release => "release",
+            Op::Gemm { .. } => "gemm",
+        }
+    }
+}
+
+/// A stretch of an instruction that starts once its waits hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Cells of this rank to wait for, in [`Program::waits`].
+    pub waits: Slice,
+    /// Bytes read once the waits of this and all earlier segments hold, in [`Program::spans`].
+    pub reads: Slice,
+}
+
+/// One instruction of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// What it does.
+    pub op: Op,
+    /// Its segments, at least one, in [`Program::segments`].
+    pub segments: Slice,
+    /// Bytes written after the last segment, in [`Program::spans`].
+    pub writes: Slice,
+    /// Signals raised once the writes are visible, in [`Program::signals`].
+    pub signals: Slice,
+}
+
+/// An ordered list of instructions that CTAs claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The role that filled it.
+    pub role: RoleName,
+    /// Home CTAs, at least one: how many blocks claim from it from the start.
+    pub ctas: u32,
+    /// The instructions, claimed in this order.
+    pub instructions: Vec<Instruction>,
+    /// The lane that a CTA helps with when this one is drained.
+    pub next: Option<LaneId>,
+}
+
+/// Bytes that the transport carries to another rank, with the signal that covers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// What is read, in this rank's memory; may be empty.
+    pub source: Span,
+    /// Where it lands; of the source's shape. Its rank is the target even when it is empty.
+    pub target: Span,
+    /// The cell of the target rank that the put fills once its bytes are visible there. A cell filled by a put has
+    /// exactly one arrival per epoch, so no order between puts is ever needed.
+    pub cell: CellId,
+    /// The cell of this rank that rises by one once the source has been read.
+    pub retired: Option<CellId>,
+}
+
+/// Where a rectangle of a global tensor lives on this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The tensor's name, as in the command's files.
+    pub tensor: &'static str,
+    /// The bytes on this rank; one span row is one row of the rectangle.
+    pub span: Span,
+    /// First row of the rectangle in the global tensor, taken as a matrix.
+    pub row: u64,
+    /// First column.
+    pub column: u64,
+}
+
+/// The bytes that a rank must send and receive over the NIC in one epoch, from the operator's formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Law {
+    /// Payload bytes out, over all puts to other nodes.
+    pub inter_out: u64,
+    /// Payload bytes in.
+    pub inter_in: u64,
+}
+
+/// What one rank does in every epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The world that it was planned for.
+    pub world: World,
+    /// The rank that it is for.
+    pub rank: Rank,
+    /// Regions of this rank; ids are indices.
+    pub regions: Vec<Region>,
+    /// Cells of this rank; ids are indices.
+    pub cells: Vec<Cell>,
+    /// The lanes; ids are indices.
+    pub lanes: Vec<Lane>,
+    /// Pool of segments.
+    pub segments: Vec<Segment>,
+    /// Pool of waits.
+    pub waits: Vec<CellId>,
+    /// Pool of spans read and written.
+    pub spans: Vec<Span>,
+    /// Pool of signals.
+    pub signals: Vec<Signal>,
+    /// The put table.
+    pub puts: Vec<Put>,
+    /// Memory that the host writes before each launch.
+    pub inputs: Vec<Placement>,
+    /// Memory that the host reads after each launch.
+    pub outputs: Vec<Placement>,
+    /// What the operator's formula says it sends and receives.
+    pub law: Law,
+}
+
+fn of<'a, T>(pool: &'a [T], slice: &Slice) -> &'a [T] {
+    &pool[slice.start as usize..slice.end as usize]
+}
+
+impl Program {
+    /// The segments of an instruction of this program.
+    pub fn segments(&self, instruction: &Instruction) -> &[Segment] {
+        of(&self.segments, &instruction.segments)
+    }
+
+    /// The cells that a segment waits for.
+    pub fn waits(&self, segment: &Segment) -> &[CellId] {
+        of(&self.waits, &segment.waits)
+    }
+
+    /// The spans that a segment reads.
+    pub fn reads(&self, segment: &Segment) -> &[Span] {
+        of(&self.spans, &segment.reads)
+    }
+
+    /// The spans that an instruction writes.
+    pub fn writes(&self, instruction: &Instruction) -> &[Span] {
+        of(&self.spans, &instruction.writes)
+    }
+
+    /// The signals that an instruction raises.
+    pub fn signals(&self, instruction: &Instruction) -> &[Signal] {
+        of(&self.signals, &instruction.signals)
+    }
+
+    /// The put of a ticket or of an [`Op::Put`].
+    ///
+    /// # Panics
+    /// If the program has no such put.
+    pub fn put(&self, id: PutId) -> &Put {
+        &self.puts[id.0 as usize]
+    }
+
+    /// The cell with this id.
+    ///
+    /// # Panics
+    /// If the program has no such cell.
+    pub fn cell(&self, id: CellId) -> &Cell {
+        &self.cells[id.0 as usize]
+    }
+
+    /// All instructions with their lane and index, lane by lane.
+    pub fn instructions(&self) -> impl Iterator<Item = (LaneId, u32, &Instruction)> {
+        self.lanes.iter().enumerate().flat_map(|(lane, l)| {
+            l.instructions.iter().enumerate().map(move |(i, instruction)| (LaneId(lane as u16), i as u32, instruction))
+        })
+    }
+
+    /// Home CTAs over all lanes: how many must be resident at once.
+    pub fn ctas(&self) -> u32 {
+        self.lanes.iter().map(|l| l.ctas).sum()
+    }
+
+    /// Bytes that leave this rank per epoch: within the node, and over the NIC.
+    pub fn bytes_out(&self) -> (u64, u64) {
+        let (mut intra, mut inter) = (0, 0);
+        for (_, _, instruction) in self.instructions() {
+            for span in self.writes(instruction) {
+                if span.rank != self.rank && instruction.op != Op::Release {
+                    intra += span.bytes();
+                }
+            }
+        }
+        for put in &self.puts {
+            let tier = if self.world.same_node(self.rank, put.target.rank) { &mut intra } else { &mut inter };
+            *tier += put.source.bytes();
+        }
+        (intra, inter)
+    }
+}
