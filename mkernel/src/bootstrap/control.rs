@@ -9,14 +9,16 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use mkernel_core::{Rank, World};
+
 use super::Event;
 use super::client::Client;
 use super::error::{Error, Refusals};
-use super::fault::{Fault, MAX_RECORD};
+use super::fault::{JobFault, MAX_RECORD};
 use super::fields::{Fields, compare};
 use super::frame::{MAX_BLOB, MAX_JOB};
 use super::server::Server;
-use super::setup::{MAX_RANKS, Place, Setup};
+use super::setup::{MAX_RANKS, Setup};
 
 /// How long the calls that wait look at the sockets before they look at their own state.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,10 +37,16 @@ pub(crate) trait End: Debug + Send {
 /// A rank's place in a running job.
 #[derive(Debug)]
 pub struct Control {
+    channel: Channel,
+    rank: Rank,
+    world: World,
+}
+
+/// An end, and the fault that it reported.
+#[derive(Debug)]
+struct Channel {
     end: Box<dyn End>,
-    place: Place,
-    nodes: Vec<u32>,
-    fault: Option<Fault>,
+    fault: Option<JobFault>,
 }
 
 /// Meets the other ranks of the job: returns when all have arrived.
@@ -54,34 +62,34 @@ pub fn join(setup: &Setup) -> Result<Control, Error> {
     within("the name of the job", setup.job.as_bytes(), MAX_JOB)?;
     let end: Box<dyn End> =
         if place.rank == 0 { Box::new(Server::listen(setup)?) } else { Box::new(Client::connect(setup)?) };
-    let mut control = Control { end, place, nodes: Vec::new(), fault: None };
-    match control.wait_for(|event| match event {
-        Event::Joined { nodes } => Some(nodes),
+    let mut channel = Channel { end, fault: None };
+    match channel.wait_for(|event| match event {
+        Event::Joined { world } => Some(world),
         _ => None,
     }) {
-        Ok(nodes) => Ok(Control { nodes, ..control }),
+        Ok(world) => Ok(Control { channel, rank: Rank(place.rank), world }),
         Err(error) => {
-            control.end.leave();
-            control.end.finish();
+            channel.end.leave();
+            channel.end.finish();
             Err(error)
         }
     }
 }
 
 impl Control {
-    /// Where this rank stands.
-    pub fn place(&self) -> Place {
-        self.place
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
-    /// GPUs of each node, in rank order.
-    pub fn nodes(&self) -> &[u32] {
-        &self.nodes
+    /// The ranks of each node.
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// The job's fault, once there is one.
-    pub fn fault(&self) -> Option<&Fault> {
-        self.fault.as_ref()
+    pub fn fault(&self) -> Option<&JobFault> {
+        self.channel.fault.as_ref()
     }
 
     /// Moves what there is to move and returns the next event, waiting for one up to `wait`. Call it often enough to
@@ -90,11 +98,7 @@ impl Control {
     /// # Errors
     /// A socket fails in a way that is no closed connection, or there are no random bytes.
     pub fn step(&mut self, wait: Duration) -> Result<Option<Event>, Error> {
-        let event = self.end.step(wait)?;
-        if let Some(Event::Fault(fault)) = &event {
-            self.fault = Some(fault.clone());
-        }
-        Ok(event)
+        self.channel.step(wait)
     }
 
     /// Gives every rank the blob of every rank. All ranks call it, in the same order.
@@ -104,9 +108,9 @@ impl Control {
     /// deadline.
     pub fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         within("a blob", blob, MAX_BLOB)?;
-        self.check()?;
-        self.end.share(blob.to_vec());
-        self.wait_for(|event| match event {
+        self.channel.check()?;
+        self.channel.end.share(blob.to_vec());
+        self.channel.wait_for(|event| match event {
             Event::Shared { blobs } => Some(blobs),
             _ => None,
         })
@@ -124,14 +128,14 @@ impl Control {
         compare(&ranks).map_err(Error::Diverged)
     }
 
-    /// Ends the job with a record that every rank hears as [`Fault::Raised`], unless another fault came first. Keep
+    /// Ends the job with a record that every rank hears as [`JobFault::Raised`], unless another fault came first. Keep
     /// stepping until the fault is heard, or leave.
     ///
     /// # Errors
     /// The record is larger than [`MAX_RECORD`].
     pub fn raise(&mut self, record: &[u8]) -> Result<(), Error> {
         within("a fault record", record, MAX_RECORD)?;
-        self.end.raise(record.to_vec());
+        self.channel.end.raise(record.to_vec());
         Ok(())
     }
 
@@ -140,10 +144,20 @@ impl Control {
     /// # Errors
     /// The job has a fault, such as a rank that does not leave before the step deadline.
     pub fn leave(mut self) -> Result<(), Error> {
-        self.end.leave();
-        let left = self.wait_for(|event| (event == Event::Closed).then_some(()));
-        self.end.finish();
+        self.channel.end.leave();
+        let left = self.channel.wait_for(|event| (event == Event::Closed).then_some(()));
+        self.channel.end.finish();
         left
+    }
+}
+
+impl Channel {
+    fn step(&mut self, wait: Duration) -> Result<Option<Event>, Error> {
+        let event = self.end.step(wait)?;
+        if let Some(Event::Fault(fault)) = &event {
+            self.fault = Some(fault.clone());
+        }
+        Ok(event)
     }
 
     fn wait_for<T>(&mut self, mut wanted: impl FnMut(Event) -> Option<T>) -> Result<T, Error> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::fault::Fault;
+use super::fault::JobFault;
 use super::fields::Divergence;
 use super::frame::Reason;
 use super::member::Failure;
@@ -74,7 +74,7 @@ pub enum Error {
     #[error("{fault}{refusals}")]
     Fault {
         /// The first fault.
-        fault: Fault,
+        fault: JobFault,
         /// Whom rank 0 refused; empty on other ranks.
         refusals: Refusals,
     },

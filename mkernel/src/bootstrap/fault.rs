@@ -10,7 +10,7 @@ pub const MAX_RECORD: usize = 4096;
 
 /// The first thing that went wrong. Rank 0 decides which was first, so all ranks report the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum JobFault {
     /// The connection of a rank closed before it left.
     Lost {
         /// The rank.
@@ -58,7 +58,7 @@ pub enum Step {
     Leave,
 }
 
-impl Fault {
+impl JobFault {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Lost { rank } => put_tagged(out, 1, *rank),
@@ -104,7 +104,7 @@ fn put_tagged(out: &mut Vec<u8>, tag: u8, rank: u32) {
     put_u32(out, rank);
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for JobFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { rank } => write!(f, "rank {rank} lost: its connection closed before it left"),
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn a_fault_names_its_ranks() {
-        let fault = Fault::Late { step: Step::Exchange, ranks: vec![1, 4] };
+        let fault = JobFault::Late { step: Step::Exchange, ranks: vec![1, 4] };
         assert_eq!(fault.to_string(), "ranks 1, 4 did not take part in the exchange before the step deadline");
-        let fault = Fault::Raised { rank: 2, record: b"cell 9 wanted 4 seen 3".to_vec() };
+        let fault = JobFault::Raised { rank: 2, record: b"cell 9 wanted 4 seen 3".to_vec() };
         assert_eq!(fault.to_string(), "rank 2 failed: cell 9 wanted 4 seen 3");
     }
 }

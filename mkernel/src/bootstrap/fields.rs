@@ -29,7 +29,8 @@ impl Fields {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The fields as bytes.
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_u32(&mut out, u32::try_from(self.0.len()).expect("a list in memory of pairs of strings is below u32::MAX"));
         for (name, value) in &self.0 {
@@ -39,8 +40,8 @@ impl Fields {
         out
     }
 
-    /// `None` if the bytes are not fields.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// The fields that were encoded; `None` if the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let count = reader.u32()?;
         let mut fields = Vec::new();

@@ -7,7 +7,7 @@
 use thiserror::Error;
 
 use super::auth::PROOF_BYTES;
-use super::fault::{Fault, MAX_RECORD};
+use super::fault::{JobFault, MAX_RECORD};
 use super::setup::{MAX_RANKS, Place};
 use super::wire::{Reader, put_bytes, put_list, put_u32};
 
@@ -93,7 +93,7 @@ pub enum Message {
     /// Rank 0 to member: all ranks have arrived.
     Welcome {
         /// GPUs of each node.
-        nodes: Vec<u32>,
+        gpus: Vec<u32>,
     },
     /// Member to rank 0: its blob of an exchange.
     Share {
@@ -112,7 +112,7 @@ pub enum Message {
         blob: Vec<u8>,
     },
     /// Either way: what ends the job.
-    Fault(Fault),
+    Fault(JobFault),
     /// Member to rank 0: it needs nobody any more.
     Leave,
     /// Rank 0 to member: everybody has left.
@@ -216,7 +216,7 @@ impl Message {
             }
             Self::Proof { proof } => out.extend_from_slice(proof),
             Self::Refused(reason) => out.push(*reason as u8),
-            Self::Welcome { nodes } => put_list(out, nodes),
+            Self::Welcome { gpus } => put_list(out, gpus),
             Self::Share { round, blob } => {
                 put_u32(out, *round);
                 put_bytes(out, blob);
@@ -241,10 +241,10 @@ impl Message {
                 let code = reader.u8()?;
                 Self::Refused(Reason::ALL.into_iter().find(|reason| *reason as u8 == code)?)
             }
-            5 => Self::Welcome { nodes: reader.list(MAX_RANKS as usize)? },
+            5 => Self::Welcome { gpus: reader.list(MAX_RANKS as usize)? },
             6 => Self::Share { round: reader.u32()?, blob: reader.bytes(MAX_BLOB)?.to_vec() },
             7 => Self::Shared { round: reader.u32()?, rank: reader.u32()?, blob: reader.bytes(MAX_BLOB)?.to_vec() },
-            8 => Self::Fault(Fault::get(reader)?),
+            8 => Self::Fault(JobFault::get(reader)?),
             9 => Self::Leave,
             10 => Self::Farewell,
             _ => return None,

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::auth::{PROOF_BYTES, Side, is_proved, prove};
-use super::fault::{Fault, Step};
+use super::fault::{JobFault, Step};
 use super::frame::{Decoder, FrameError, Hello, Message, Reason};
-use super::setup::{Place, Setup, nodes};
+use super::setup::{Place, Setup, gpus, world};
 use super::{Event, Refusal, Refusals};
 
 /// Handshakes in progress beyond the empty seats: room for strangers.
@@ -87,7 +87,7 @@ pub(crate) struct Hub {
     /// Seat and place of each rank but 0, at `rank - 1`.
     seats: Vec<(Seat, Place)>,
     round: Round,
-    fault: Option<Fault>,
+    fault: Option<JobFault>,
     refusals: Refusals,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -178,7 +178,7 @@ impl Hub {
             let was_leaving = matches!(seat, Seat::Leaving(_));
             *seat = Seat::Gone;
             if !was_leaving {
-                self.fail(Fault::Lost { rank });
+                self.fail(JobFault::Lost { rank });
             }
             self.finish_if_all_left();
         }
@@ -197,17 +197,17 @@ impl Hub {
         match self.phase {
             Phase::Gathering if now >= self.setup.start_deadline => {
                 let ranks = self.empty_seats().collect();
-                self.fail(Fault::Missing { ranks });
+                self.fail(JobFault::Missing { ranks });
             }
             Phase::Leaving(since) if is_late(since) => {
                 let staying = |(_, (seat, _)): &(u32, &(Seat, Place))| matches!(seat, Seat::Taken(_));
                 let ranks = (1..).zip(&self.seats).filter(staying).map(|(rank, _)| rank).collect();
-                self.fail(Fault::Late { step: Step::Leave, ranks });
+                self.fail(JobFault::Late { step: Step::Leave, ranks });
             }
             _ if self.round.since.is_some_and(is_late) => {
                 let missing = (0..).zip(&self.round.blobs).filter(|(_, blob)| blob.is_none());
                 let ranks = missing.map(|(rank, _)| rank).collect();
-                self.fail(Fault::Late { step: Step::Exchange, ranks });
+                self.fail(JobFault::Late { step: Step::Exchange, ranks });
             }
             _ => {}
         }
@@ -220,7 +220,7 @@ impl Hub {
 
     /// Rank 0's own fault.
     pub(crate) fn raise(&mut self, record: Vec<u8>) {
-        self.fail(Fault::Raised { rank: 0, record });
+        self.fail(JobFault::Raised { rank: 0, record });
     }
 
     /// Rank 0 needs nobody any more.
@@ -264,7 +264,9 @@ impl Hub {
             Message::Share { round, blob } if is_running && self.expects(rank, round) => {
                 self.take_blob(rank, blob, now);
             }
-            Message::Fault(fault @ Fault::Raised { rank: from, .. }) if from == rank && is_running => self.fail(fault),
+            Message::Fault(fault @ JobFault::Raised { rank: from, .. }) if from == rank && is_running => {
+                self.fail(fault)
+            }
             Message::Leave if is_running => {
                 *self.seat(rank) = Seat::Leaving(connection);
                 self.events.push_back(Event::Left { rank });
@@ -314,13 +316,13 @@ impl Hub {
         }
         let places: Vec<_> =
             std::iter::once(self.setup.place).chain(self.seats.iter().map(|(_, place)| *place)).collect();
-        match nodes(&places) {
-            Ok(nodes) => {
+        match world(&places) {
+            Ok(world) => {
                 self.phase = Phase::Running;
-                self.broadcast(&Message::Welcome { nodes: nodes.clone() });
-                self.events.push_back(Event::Joined { nodes });
+                self.broadcast(&Message::Welcome { gpus: gpus(&world) });
+                self.events.push_back(Event::Joined { world });
             }
-            Err(rank) => self.fail(Fault::Layout { rank }),
+            Err(rank) => self.fail(JobFault::Layout { rank }),
         }
     }
 
@@ -352,7 +354,7 @@ impl Hub {
         if let Some(Stage::Seated(rank)) = stage {
             let rank = *rank;
             // The rank hears of its own fault, then its connection closes.
-            self.fail(Fault::Garbled { rank });
+            self.fail(JobFault::Garbled { rank });
             *self.seat(rank) = Seat::Gone;
             self.peers.remove(&connection);
             self.actions.push_back(Action::Close(connection));
@@ -372,7 +374,7 @@ impl Hub {
         self.actions.push_back(Action::Close(connection));
     }
 
-    fn fail(&mut self, fault: Fault) {
+    fn fail(&mut self, fault: JobFault) {
         if self.fault.is_some() {
             return;
         }

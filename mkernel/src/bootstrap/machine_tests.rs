@@ -30,6 +30,10 @@ fn setup(rank: u32, nodes: &[u32]) -> Setup {
     }
 }
 
+fn joined(nodes: &[u32]) -> Event {
+    Event::Joined { world: World::new(nodes).unwrap() }
+}
+
 fn address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 9).into()
 }
@@ -70,9 +74,9 @@ impl Net {
             net.connect(rank.into(), setup(rank, nodes));
             net.run();
         }
-        assert_eq!(net.take(0), [Event::Joined { nodes: nodes.to_vec() }]);
+        assert_eq!(net.take(0), [joined(nodes)]);
         for rank in 1..nodes.iter().sum::<u32>() {
-            assert_eq!(net.take(rank.into()), [Event::Joined { nodes: nodes.to_vec() }], "rank {rank}");
+            assert_eq!(net.take(rank.into()), [joined(nodes)], "rank {rank}");
         }
         net
     }
@@ -158,7 +162,7 @@ impl Net {
     }
 }
 
-fn fault(fault: Fault) -> Vec<Event> {
+fn fault(fault: JobFault) -> Vec<Event> {
     vec![Event::Fault(fault)]
 }
 
@@ -198,7 +202,7 @@ fn a_raised_fault_reaches_every_rank_and_only_the_first_counts() {
     net.hub.raise(b"third".to_vec());
     net.lose(1);
     for rank in [0, 2, 3] {
-        assert_eq!(net.take(rank), fault(Fault::Raised { rank: 2, record: b"first".to_vec() }), "rank {rank}");
+        assert_eq!(net.take(rank), fault(JobFault::Raised { rank: 2, record: b"first".to_vec() }), "rank {rank}");
     }
 }
 
@@ -207,7 +211,7 @@ fn a_lost_connection_is_a_fault_on_every_other_rank() {
     let mut net = Net::joined(3, &[2, 2]);
     net.lose(3);
     for rank in 0..3 {
-        assert_eq!(net.take(rank), fault(Fault::Lost { rank: 3 }), "rank {rank}");
+        assert_eq!(net.take(rank), fault(JobFault::Lost { rank: 3 }), "rank {rank}");
     }
     net.members.get_mut(&1).unwrap().closed();
     assert_eq!(net.take(1), [], "one fault a job");
@@ -217,7 +221,7 @@ fn a_lost_connection_is_a_fault_on_every_other_rank() {
 fn a_member_that_loses_rank_0_says_so() {
     let mut net = Net::joined(4, &[2]);
     net.members.get_mut(&1).unwrap().closed();
-    assert_eq!(net.take(1), fault(Fault::Lost { rank: 0 }));
+    assert_eq!(net.take(1), fault(JobFault::Lost { rank: 0 }));
 }
 
 #[test]
@@ -255,7 +259,7 @@ fn ranks_that_stay_past_the_deadline_of_leaving_are_named_to_those_who_left() {
     net.take(0);
     net.hub.tick(NOW + STEP);
     net.run();
-    let late = Fault::Late { step: Step::Leave, ranks: vec![2] };
+    let late = JobFault::Late { step: Step::Leave, ranks: vec![2] };
     assert_eq!(net.take(0), [Event::Fault(late.clone()), Event::Closed]);
     assert_eq!(net.take(1), [Event::Fault(late.clone()), Event::Closed]);
     assert_eq!(net.take(2), fault(late));
@@ -268,7 +272,7 @@ fn missing_ranks_are_named_to_those_who_came() {
     net.run();
     net.hub.tick(START);
     net.run();
-    let missing = Fault::Missing { ranks: vec![1, 3, 4] };
+    let missing = JobFault::Missing { ranks: vec![1, 3, 4] };
     assert_eq!(net.take(0), fault(missing.clone()));
     assert_eq!(net.take(2), fault(missing));
     net.connect(1, setup(1, &[3, 2]));
@@ -285,7 +289,7 @@ fn ranks_that_miss_an_exchange_are_named() {
     assert_eq!(net.take(0), []);
     net.hub.tick(NOW + STEP);
     net.run();
-    let late = Fault::Late { step: Step::Exchange, ranks: vec![0, 1, 3] };
+    let late = JobFault::Late { step: Step::Exchange, ranks: vec![0, 1, 3] };
     for rank in 0..4 {
         assert_eq!(net.take(rank), fault(late.clone()), "rank {rank}");
     }
@@ -302,19 +306,19 @@ fn a_member_does_not_wait_for_ever_for_a_silent_rank_0() {
     net.connect(1, setup(1, &[3]));
     net.run();
     net.members.get_mut(&1).unwrap().tick(NOW + START + STEP);
-    assert_eq!(net.take(1), fault(Fault::Late { step: Step::Start, ranks: vec![0] }));
+    assert_eq!(net.take(1), fault(JobFault::Late { step: Step::Start, ranks: vec![0] }));
 
     let mut net = Net::joined(11, &nodes);
     let member = net.members.get_mut(&1).unwrap();
     member.share(vec![], NOW);
     member.tick(NOW + STEP * 2);
-    assert_eq!(net.take(1), fault(Fault::Late { step: Step::Exchange, ranks: vec![0] }));
+    assert_eq!(net.take(1), fault(JobFault::Late { step: Step::Exchange, ranks: vec![0] }));
 
     let mut net = Net::joined(12, &nodes);
     let member = net.members.get_mut(&1).unwrap();
     member.leave(NOW);
     member.tick(NOW + STEP * 2);
-    let late = Fault::Late { step: Step::Leave, ranks: vec![0] };
+    let late = JobFault::Late { step: Step::Leave, ranks: vec![0] };
     assert_eq!(net.take(1), [Event::Fault(late), Event::Closed]);
 }
 
@@ -328,7 +332,7 @@ fn is_refused(stranger: Setup, reason: Reason) {
     assert_eq!(net.hub.refusals().first().iter().map(|refusal| refusal.reason).collect::<Vec<_>>(), [reason]);
     net.connect(10, setup(1, &[2]));
     net.run();
-    assert_eq!(net.take(10), [Event::Joined { nodes: vec![2] }]);
+    assert_eq!(net.take(10), [joined(&[2])]);
 }
 
 #[test]
@@ -385,7 +389,7 @@ fn a_second_holder_of_a_rank_is_refused_and_the_first_keeps_its_seat() {
     assert_eq!(net.members[&9].failure(), Some(Failure::Refused(Reason::Duplicate)));
     net.connect(2, setup(2, &[3]));
     net.run();
-    assert_eq!(net.take(1), [Event::Joined { nodes: vec![3] }]);
+    assert_eq!(net.take(1), [joined(&[3])]);
 }
 
 #[test]
@@ -396,7 +400,7 @@ fn ranks_dealt_round_robin_over_nodes_fail_before_anything_runs() {
     net.connect(3, setup(3, &[2, 2]));
     net.run();
     for rank in 0..4 {
-        assert_eq!(net.take(rank), fault(Fault::Layout { rank: 1 }), "rank {rank}");
+        assert_eq!(net.take(rank), fault(JobFault::Layout { rank: 1 }), "rank {rank}");
     }
 }
 
@@ -410,25 +414,25 @@ fn garbage_from_a_member_is_its_fault_and_from_a_stranger_is_nobodys() {
     assert_eq!(net.take(0), []);
     net.connect(2, setup(2, &[3]));
     net.run();
-    assert_eq!(net.take(0), [Event::Joined { nodes: vec![3] }]);
+    assert_eq!(net.take(0), [joined(&[3])]);
     net.take(1);
     net.take(2);
     net.inject(2, b"garbage");
     net.run();
     for rank in 0..3 {
-        assert_eq!(net.take(rank), fault(Fault::Garbled { rank: 2 }), "rank {rank}");
+        assert_eq!(net.take(rank), fault(JobFault::Garbled { rank: 2 }), "rank {rank}");
     }
 }
 
 #[test]
 fn a_member_that_answers_for_another_or_out_of_turn_is_garbled() {
-    let raised = Message::Fault(Fault::Raised { rank: 2, record: vec![] });
+    let raised = Message::Fault(JobFault::Raised { rank: 2, record: vec![] });
     let early = Message::Share { round: 1, blob: vec![] };
-    for message in [raised, early, Message::Farewell, Message::Welcome { nodes: vec![3] }] {
+    for message in [raised, early, Message::Farewell, Message::Welcome { gpus: vec![3] }] {
         let mut net = Net::joined(20, &[3]);
         net.inject(1, &message.encode());
         net.run();
-        assert_eq!(net.take(0), fault(Fault::Garbled { rank: 1 }), "{message:?}");
+        assert_eq!(net.take(0), fault(JobFault::Garbled { rank: 1 }), "{message:?}");
     }
 }
 
@@ -436,7 +440,7 @@ fn a_member_that_answers_for_another_or_out_of_turn_is_garbled() {
 fn a_member_takes_no_table_that_it_did_not_ask_for() {
     let mut net = Net::joined(21, &[2]);
     net.members.get_mut(&1).unwrap().received(&Message::Shared { round: 0, rank: 0, blob: vec![] }.encode());
-    assert_eq!(net.take(1), [Event::Fault(Fault::Garbled { rank: 0 }), Event::Closed]);
+    assert_eq!(net.take(1), [Event::Fault(JobFault::Garbled { rank: 0 }), Event::Closed]);
 }
 
 #[test]
@@ -457,7 +461,7 @@ fn strangers_fill_their_own_room_only_and_the_oldest_gives_way() {
     assert_eq!(net.hub.refusals().count(), room);
     net.connect(1, setup(1, &[2]));
     net.run();
-    assert_eq!(net.take(1), [Event::Joined { nodes: vec![2] }]);
+    assert_eq!(net.take(1), [joined(&[2])]);
 }
 
 #[test]
@@ -471,7 +475,7 @@ fn a_fault_during_the_abort_path_changes_nothing() {
     net.run();
     net.hub.leave(NOW);
     net.run();
-    let closed = [Event::Fault(Fault::Lost { rank: 3 }), Event::Left { rank: 2 }, Event::Closed];
+    let closed = [Event::Fault(JobFault::Lost { rank: 3 }), Event::Left { rank: 2 }, Event::Closed];
     assert_eq!(net.take(0), closed);
-    assert_eq!(net.take(2), [Event::Fault(Fault::Lost { rank: 3 }), Event::Closed]);
+    assert_eq!(net.take(2), [Event::Fault(JobFault::Lost { rank: 3 }), Event::Closed]);
 }

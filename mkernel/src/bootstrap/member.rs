@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use mkernel_core::World;
 use thiserror::Error;
 
 use super::Event;
 use super::auth::{PROOF_BYTES, Side, is_proved, prove};
-use super::fault::{Fault, Step};
+use super::fault::{JobFault, Step};
 use super::frame::{Decoder, FrameError, Hello, Message, Reason};
 use super::setup::Setup;
 
@@ -58,7 +59,7 @@ pub(crate) struct Member {
     shared: u32,
     /// Since when this rank waits for an exchange, and what has come of it.
     exchange: Option<(Duration, Vec<Vec<u8>>)>,
-    fault: Option<Fault>,
+    fault: Option<JobFault>,
     failure: Option<Failure>,
     output: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
@@ -122,7 +123,7 @@ impl Member {
         match self.state {
             State::Greeting => self.abandon(Failure::Closed),
             State::Ended => {}
-            State::Waiting | State::Running | State::Leaving(_) => self.fail(Fault::Lost { rank: 0 }),
+            State::Waiting | State::Running | State::Leaving(_) => self.fail(JobFault::Lost { rank: 0 }),
         }
     }
 
@@ -133,15 +134,15 @@ impl Member {
         match self.state {
             State::Greeting if is_past(self.since, step_deadline) => self.abandon(Failure::Silent),
             State::Waiting if is_past(self.since, start_deadline.saturating_add(step_deadline)) => {
-                self.fail(Fault::Late { step: Step::Start, ranks: vec![0] });
+                self.fail(JobFault::Late { step: Step::Start, ranks: vec![0] });
             }
             State::Leaving(since) if is_past(since, step_deadline.saturating_mul(2)) => {
-                self.fail(Fault::Late { step: Step::Leave, ranks: vec![0] });
+                self.fail(JobFault::Late { step: Step::Leave, ranks: vec![0] });
             }
             State::Running => {
                 let since = self.exchange.as_ref().map(|(since, _)| *since);
                 if since.is_some_and(|since| is_past(since, step_deadline.saturating_mul(2))) {
-                    self.fail(Fault::Late { step: Step::Exchange, ranks: vec![0] });
+                    self.fail(JobFault::Late { step: Step::Exchange, ranks: vec![0] });
                 }
             }
             _ => {}
@@ -157,7 +158,7 @@ impl Member {
     pub(crate) fn raise(&mut self, record: Vec<u8>) {
         // One fault per job: what follows the first is a consequence.
         if self.fault.is_none() {
-            self.send(Message::Fault(Fault::Raised { rank: self.setup.place.rank, record }));
+            self.send(Message::Fault(JobFault::Raised { rank: self.setup.place.rank, record }));
         }
     }
 
@@ -176,10 +177,13 @@ impl Member {
         match (&self.state, message) {
             (State::Greeting, Message::Challenge { challenge, proof }) => self.answer(&challenge, &proof),
             (State::Greeting | State::Waiting, Message::Refused(reason)) => self.abandon(Failure::Refused(reason)),
-            (State::Waiting, Message::Welcome { nodes }) if self.fits(&nodes) => {
-                self.state = State::Running;
-                self.events.push_back(Event::Joined { nodes });
-            }
+            (State::Waiting, Message::Welcome { gpus }) => match World::new(&gpus) {
+                Ok(world) if world.size() == self.setup.place.world_size => {
+                    self.state = State::Running;
+                    self.events.push_back(Event::Joined { world });
+                }
+                _ => self.break_off(Failure::Protocol),
+            },
             (State::Waiting | State::Running | State::Leaving(_), Message::Fault(fault)) => self.fail(fault),
             (State::Running | State::Leaving(_), Message::Shared { round, rank, blob }) => {
                 self.collect(round, rank, blob);
@@ -198,10 +202,6 @@ impl Member {
         self.send(Message::Proof { proof });
         self.state = State::Waiting;
         self.decoder.trust();
-    }
-
-    fn fits(&self, nodes: &[u32]) -> bool {
-        nodes.iter().map(|size| u64::from(*size)).sum::<u64>() == u64::from(self.setup.place.world_size)
     }
 
     fn collect(&mut self, round: u32, rank: u32, blob: Vec<u8>) {
@@ -224,7 +224,7 @@ impl Member {
             self.send(Message::Refused(Reason::Protocol));
             self.abandon(failure);
         } else {
-            self.fail(Fault::Garbled { rank: 0 });
+            self.fail(JobFault::Garbled { rank: 0 });
             self.end();
         }
     }
@@ -234,7 +234,7 @@ impl Member {
         self.state = State::Ended;
     }
 
-    fn fail(&mut self, fault: Fault) {
+    fn fail(&mut self, fault: JobFault) {
         if self.fault.is_some() {
             return;
         }

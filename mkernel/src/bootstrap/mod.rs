@@ -28,19 +28,21 @@ mod machine_tests;
 pub use auth::{MIN_SECRET_BYTES, PROOF_BYTES, Secret};
 pub use control::{Control, join};
 pub use error::{Attempt, Error, Refusal, Refusals};
-pub use fault::{Fault, MAX_RECORD, Step};
+pub use fault::{JobFault, MAX_RECORD, Step};
 pub use fields::{Divergence, Fields};
 pub use frame::{Decoder, FrameError, HEADER_BYTES, Hello, MAX_BLOB, MAX_JOB, Message, Reason, VERSION};
 pub use member::Failure;
 pub use setup::{MAX_RANKS, Place, Setup};
+
+use mkernel_core::World;
 
 /// What a rank hears on the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All ranks have arrived.
     Joined {
-        /// GPUs of each node, in rank order.
-        nodes: Vec<u32>,
+        /// The ranks of each node.
+        world: World,
     },
     /// An exchange is complete.
     Shared {
@@ -53,7 +55,7 @@ pub enum Event {
         rank: u32,
     },
     /// The job has a fault: the first one, the same on every rank.
-    Fault(Fault),
+    Fault(JobFault),
     /// Every rank has left, or this rank has left after a fault. Nothing follows.
     Closed,
 }

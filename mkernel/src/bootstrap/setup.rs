@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mkernel_core::World;
+
 use super::auth::Secret;
 
 /// Most ranks of a job. It bounds every list on the wire.
@@ -44,11 +46,16 @@ pub struct Setup {
     pub step_deadline: Duration,
 }
 
-/// GPUs of each node, in rank order.
+/// GPUs of each node of a world: its form on the wire.
+pub(crate) fn gpus(world: &World) -> Vec<u32> {
+    world.nodes().map(|node| world.gpus(node)).collect()
+}
+
+/// The world of ranks that stand at these places, one GPU each.
 ///
 /// # Errors
 /// The first rank that is not where a node of consecutive ranks would have it.
-pub(crate) fn nodes(places: &[Place]) -> Result<Vec<u32>, u32> {
+pub(crate) fn world(places: &[Place]) -> Result<World, u32> {
     let mut nodes = Vec::new();
     let mut rest = places;
     while let [first, ..] = rest {
@@ -62,7 +69,7 @@ pub(crate) fn nodes(places: &[Place]) -> Result<Vec<u32>, u32> {
         nodes.push(size);
         rest = &rest[node.len()..];
     }
-    Ok(nodes)
+    World::new(&nodes).map_err(|_| 0)
 }
 
 #[cfg(test)]
@@ -70,7 +77,7 @@ mod tests {
     use super::*;
 
     /// Places of a job with these many ranks per node.
-    pub(crate) fn places(nodes: &[u32]) -> Vec<Place> {
+    fn places(nodes: &[u32]) -> Vec<Place> {
         let world_size = nodes.iter().sum();
         let locals = nodes.iter().flat_map(|size| (0..*size).map(|local| (local, *size)));
         let place = |(rank, (local_rank, local_world_size))| Place { rank, world_size, local_rank, local_world_size };
@@ -80,7 +87,7 @@ mod tests {
     #[test]
     fn uneven_nodes_are_read_off_the_ranks() {
         for expected in [vec![1], vec![3, 2], vec![1, 1, 5], vec![8; 64]] {
-            assert_eq!(nodes(&places(&expected)), Ok(expected));
+            assert_eq!(world(&places(&expected)).map(|world| gpus(&world)), Ok(expected));
         }
     }
 
@@ -89,15 +96,15 @@ mod tests {
         let mut dealt = places(&[2, 2]);
         dealt[1] = Place { rank: 1, ..dealt[2] };
         dealt[2] = Place { rank: 2, local_rank: 1, ..dealt[0] };
-        assert_eq!(nodes(&dealt), Err(1));
+        assert_eq!(world(&dealt), Err(1));
     }
 
     #[test]
     fn a_node_that_is_cut_short_or_empty_is_named() {
         let mut cut = places(&[2, 3]);
         cut.pop();
-        assert_eq!(nodes(&cut), Err(2));
+        assert_eq!(world(&cut), Err(2));
         cut[0].local_world_size = 0;
-        assert_eq!(nodes(&cut), Err(0));
+        assert_eq!(world(&cut), Err(0));
     }
 }
