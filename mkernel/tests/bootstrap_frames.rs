@@ -76,6 +76,8 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_messages_in_any_pieces_come_out_as_they_went_in(messages in vec(message(), 0..8), piece in 1..200usize) {
         let bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
