@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -120,6 +121,49 @@ fn garbage_half_open_and_slow_strangers_do_not_keep_the_ranks_apart() {
         assert_refused(&mut stream, Reason::Protocol);
     }
     drop((half_open, slow, strangers));
+}
+
+#[test]
+fn a_flood_of_bad_frames_does_not_keep_the_ranks_apart() {
+    let job = Job::new(&[4, 4]);
+    let is_over = AtomicBool::new(false);
+    let frames = AtomicU64::new(0);
+    let flood = |seed| {
+        let mut rng = Rng::with_seed(seed);
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(mut stream) = TcpStream::connect(address(&job)) else { continue };
+            let mut bytes: Vec<u8> = (0..rng.usize(1..400)).map(|_| rng.u8(..)).collect();
+            if rng.bool() {
+                bytes.splice(0..0, [b"MKBS".as_slice(), &[1, 0, 1, 0, 100, 0, 0, 0]].concat());
+            }
+            // Rank 0 may have refused it already.
+            let _ = stream.write_all(&bytes);
+            frames.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        let rank_0 = job.start(0);
+        (0..4).for_each(|seed| {
+            drop(scope.spawn({
+                let flood = &flood;
+                move || flood(seed)
+            }))
+        });
+        // The flood is on before the first honest rank comes.
+        while frames.load(Ordering::Relaxed) < 1_000 {
+            thread::yield_now();
+        }
+        let start = Instant::now();
+        let others: Vec<_> = (1..8).map(|rank| job.start(rank)).collect();
+        let joined: Vec<_> = std::iter::once(rank_0).chain(others).map(|thread| thread.join().unwrap()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        println!(
+            "8 ranks joined in {:?} within a flood of {} bad frames",
+            start.elapsed(),
+            frames.load(Ordering::Relaxed)
+        );
+        joined.into_iter().for_each(|result| drop(result.unwrap()));
+    });
 }
 
 #[test]

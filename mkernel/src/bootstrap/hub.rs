@@ -125,6 +125,11 @@ impl Hub {
         &self.refusals
     }
 
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> usize {
+        self.peers.len()
+    }
+
     pub(crate) fn is_gathering(&self) -> bool {
         matches!(self.phase, Phase::Gathering)
     }
@@ -186,8 +191,9 @@ impl Hub {
 
     /// Looks at every deadline.
     pub(crate) fn tick(&mut self, now: Duration) {
-        let step = self.setup.step_deadline;
-        let is_late = |since: Duration| now.saturating_sub(since) >= step;
+        let Setup { start_deadline, step_deadline, .. } = self.setup;
+        let is_past = |since: Duration, limit| now.saturating_sub(since) >= limit;
+        let is_late = |since| is_past(since, step_deadline);
         let handshakes = self.peers.iter().filter(|(_, peer)| !matches!(peer.stage, Stage::Seated(_)));
         let slow: Vec<_> = handshakes.filter(|(_, peer)| is_late(peer.since)).map(|(number, _)| *number).collect();
         slow.into_iter().for_each(|connection| self.refuse(connection, Reason::Slow));
@@ -195,11 +201,12 @@ impl Hub {
             return;
         }
         match self.phase {
-            Phase::Gathering if now >= self.setup.start_deadline => {
+            Phase::Gathering if now >= start_deadline => {
                 let ranks = self.empty_seats().collect();
                 self.fail(JobFault::Missing { ranks });
             }
-            Phase::Leaving(since) if is_late(since) => {
+            // Ranks end as far apart as they start: one may still write what all have computed.
+            Phase::Leaving(since) if is_past(since, start_deadline) => {
                 let staying = |(_, (seat, _)): &(u32, &(Seat, Place))| matches!(seat, Seat::Taken(_));
                 let ranks = (1..).zip(&self.seats).filter(staying).map(|(rank, _)| rank).collect();
                 self.fail(JobFault::Late { step: Step::Leave, ranks });
@@ -215,7 +222,9 @@ impl Hub {
 
     /// Rank 0's own blob.
     pub(crate) fn share(&mut self, blob: Vec<u8>, now: Duration) {
-        self.take_blob(0, blob, now);
+        if self.fault.is_none() {
+            self.take_blob(0, blob, now);
+        }
     }
 
     /// Rank 0's own fault.
@@ -225,6 +234,9 @@ impl Hub {
 
     /// Rank 0 needs nobody any more.
     pub(crate) fn leave(&mut self, now: Duration) {
+        if !matches!(self.phase, Phase::Gathering | Phase::Running) {
+            return;
+        }
         self.phase = Phase::Leaving(now);
         if self.fault.is_some() {
             self.end();

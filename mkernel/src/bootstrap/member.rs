@@ -136,7 +136,7 @@ impl Member {
             State::Waiting if is_past(self.since, start_deadline.saturating_add(step_deadline)) => {
                 self.fail(JobFault::Late { step: Step::Start, ranks: vec![0] });
             }
-            State::Leaving(since) if is_past(since, step_deadline.saturating_mul(2)) => {
+            State::Leaving(since) if is_past(since, start_deadline.saturating_add(step_deadline)) => {
                 self.fail(JobFault::Late { step: Step::Leave, ranks: vec![0] });
             }
             State::Running => {
