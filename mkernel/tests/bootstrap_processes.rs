@@ -1,4 +1,5 @@
 //! Ranks as processes that are killed or stopped, in every phase of a job's life.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Hundreds of ranks in one process, with the times printed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Jobs over real sockets: every rank is a thread with a connection of its own.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What the environment of each launcher means. No test reads or changes the environment of this process.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::ffi::OsString;
 use std::fs;

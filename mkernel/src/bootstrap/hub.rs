@@ -258,7 +258,7 @@ impl Hub {
                 }
             }
             // The member found that this side does not hold its secret.
-            (Stage::Proving(_), Message::Refused(reason)) => self.refuse(connection, reason),
+            (Stage::Proving(_), Message::Refused(Reason::Secret)) => self.refuse(connection, Reason::Secret),
             (Stage::Seated(rank), message) => {
                 let rank = *rank;
                 self.handle_member(connection, rank, message, now);

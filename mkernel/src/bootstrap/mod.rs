@@ -17,6 +17,7 @@ mod fields;
 mod frame;
 mod hub;
 mod link;
+mod listen;
 mod member;
 mod server;
 mod setup;

@@ -4,8 +4,8 @@
 //! found nothing to do the thread sleeps up to [`IDLE`]. So a peer can delay another by the cost of its own bytes only.
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use super::Event;
@@ -14,6 +14,7 @@ use super::control::End;
 use super::error::{Error, Refusals};
 use super::hub::{Action, Connection, Hub};
 use super::link::{Link, READ_BYTES, Received};
+use super::listen::listen;
 use super::setup::Setup;
 
 /// Longest sleep between two looks at the sockets: std has no way to wait for many of them.
@@ -228,67 +229,4 @@ impl End for Server {
     fn refusals(&self) -> Refusals {
         self.hub.refusals().clone()
     }
-}
-
-/// Listens at the first port that is free on every address that the host's name stands for here.
-fn listen(host: &str, ports: &[u16]) -> Result<Vec<TcpListener>, Error> {
-    let listen_error = |source| Error::Listen { host: host.to_owned(), ports: ports.to_vec(), source };
-    let mut last = io::Error::from(ErrorKind::InvalidInput);
-    for port in ports {
-        match listen_at(host, *port) {
-            Ok(listeners) => return Ok(listeners),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => last = error,
-            Err(error) => return Err(listen_error(error)),
-        }
-    }
-    Err(listen_error(last))
-}
-
-fn listen_at(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
-    if addresses.iter().all(|address| address.ip().is_loopback()) {
-        // One host: stay invisible to others. A name may stand for both families, and a host may lack one.
-        let mut listeners = Vec::new();
-        let mut missing = None;
-        for address in addresses {
-            match bind(address) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if error.kind() == ErrorKind::AddrNotAvailable => missing = Some(error),
-                Err(error) if is_bound(&listeners, address) => tracing::debug!(%error, "address listed twice"),
-                Err(error) => return Err(error),
-            }
-        }
-        return match missing {
-            Some(error) if listeners.is_empty() => Err(error),
-            _ => Ok(listeners),
-        };
-    }
-    let any_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let any_v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let literal: Option<IpAddr> = host.parse().ok();
-    // A name may stand for another address on this host than on its peers, and an address may be translated on the way.
-    let tries = match literal {
-        Some(IpAddr::V4(address)) => vec![SocketAddr::from((address, port)), any_v4],
-        Some(IpAddr::V6(address)) => vec![SocketAddr::from((address, port)), any_v6],
-        None => vec![any_v6, any_v4],
-    };
-    let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
-    for address in tries {
-        match bind(address) {
-            Ok(listener) => return Ok(vec![listener]),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-fn is_bound(listeners: &[TcpListener], address: SocketAddr) -> bool {
-    listeners.iter().any(|listener| listener.local_addr().is_ok_and(|bound| bound == address))
 }

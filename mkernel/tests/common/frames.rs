@@ -10,7 +10,7 @@ const MOST_HELD: usize = HEADER_BYTES + 12 + MAX_BLOB;
 ///
 /// # Panics
 /// A decoder held more than one frame, or a message did not encode to the very bytes that it came from.
-pub fn decode(stream: &[u8]) -> (usize, bool) {
+pub(crate) fn decode(stream: &[u8]) -> (usize, bool) {
     let [mode, cut, bytes @ ..] = stream else { return (0, false) };
     let mut decoder = Decoder::default();
     if mode % 2 == 1 {
