@@ -159,6 +159,26 @@ fn a_length_beyond_its_limit_is_refused_before_its_bytes_come() {
 }
 
 #[test]
+fn the_table_of_messages_in_the_documentation_is_that_of_the_decoder() {
+    let text = include_str!("../../docs/bootstrap.md");
+    let rows = text.lines().filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit());
+    let mut kinds = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let kind: u16 = cells[1].split(' ').next().unwrap().parse().unwrap();
+        let digits: String = cells[4].chars().filter(char::is_ascii_digit).collect();
+        let header = [b"MKBS".as_slice(), &1u16.to_le_bytes(), &kind.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
+        let mut decoder = Decoder::default();
+        decoder.trust();
+        decoder.push(&header);
+        let limit = digits.parse().unwrap();
+        assert_eq!(decoder.next_message(), Err(FrameError::Length { kind, bytes: u32::MAX, limit }));
+        kinds += 1;
+    }
+    assert_eq!(kinds, 10);
+}
+
+#[test]
 fn messages_of_members_are_refused_before_the_handshake_is_done() {
     let mut decoder = Decoder::default();
     decoder.push(&Message::Leave.encode());

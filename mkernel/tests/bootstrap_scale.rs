@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{Job, all};
+use common::{Job, LONG, all};
 use fastrand::Rng;
-use mkernel::bootstrap::Fields;
+use mkernel::bootstrap::{Event, Fields};
 
-/// Descriptors that 512 ranks in one process need: both ends of each connection, and some for the process.
-const DESCRIPTORS: u64 = 1_200;
+/// Descriptors that jobs of 512 and 256 ranks in one process need at once: both ends of each connection, and some spare.
+const DESCRIPTORS: u64 = 1_800;
 
 /// Raises this process's limit of open files if it is too low; says whether it suffices.
 fn has_descriptors() -> bool {
@@ -37,6 +37,40 @@ fn uneven(seed: u64, ranks: u32) -> Vec<u32> {
         left -= size;
     }
     nodes
+}
+
+/// Time that this thread has spent on a processor, where the system tells.
+fn processor_time() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+#[test]
+fn rank_0_has_time_for_other_work_while_it_watches_255_ranks() {
+    const WATCHED: Duration = Duration::from_millis(300);
+    if !has_descriptors() {
+        eprintln!("SKIPPED: this process may not open {DESCRIPTORS} files (ulimit -n)");
+        return;
+    }
+    let job = Job::new(&[8; 32]);
+    let results = all(&job, |mut control| {
+        if control.rank().0 > 0 {
+            return control.leave();
+        }
+        // The others wait in silence for rank 0 to leave.
+        for _ in 1..job.size() {
+            assert!(matches!(control.step(LONG)?, Some(Event::Left { .. })));
+        }
+        let before = processor_time();
+        assert_eq!(control.step(WATCHED)?, None);
+        if let (Some(before), Some(after)) = (before, processor_time()) {
+            let share = (after - before).as_secs_f64() / WATCHED.as_secs_f64();
+            println!("rank 0 watches 255 ranks with {:.0} % of a core", share * 100.0);
+            assert!(share < 0.9, "it spins");
+        }
+        control.leave()
+    });
+    results.into_iter().for_each(|result| result.unwrap());
 }
 
 #[test]

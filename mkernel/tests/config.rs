@@ -322,3 +322,21 @@ fn all_ranks_of_a_job_read_the_same_meeting_place() {
     assert_eq!((&a.host, &a.ports, &a.job), (&b.host, &b.ports, &b.job));
     assert_eq!(a.secret, b.secret);
 }
+
+#[test]
+fn every_variable_that_is_read_is_in_the_documentation() {
+    let text = include_str!("../../docs/bootstrap.md");
+    let sources = [
+        include_str!("../src/config.rs"),
+        include_str!("../src/config/launcher.rs"),
+        include_str!("../src/config/secret.rs"),
+    ];
+    let is_variable = |text: &&str| text.len() > 3 && text.bytes().all(|b| b.is_ascii_uppercase() || b"_".contains(&b));
+    let mut names: Vec<&str> = sources.iter().flat_map(|source| source.split('"')).filter(is_variable).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        assert!(text.contains(&format!("`{name}`")) || text.contains(&format!("{name}`")), "{name}");
+    }
+}

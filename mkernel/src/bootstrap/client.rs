@@ -14,6 +14,9 @@ use super::setup::Setup;
 
 /// Longest wait for bytes between two looks at the deadlines.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long the first round of tries waits for each connection; each round waits twice as long. Where hundreds of ranks
+/// arrive at once a system drops some, and asking again soon beats its own second try, a second later.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 /// First and longest pause between two rounds of tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
@@ -30,13 +33,13 @@ impl Client {
     /// Tries every address and port of rank 0 in turn until one proves to be rank 0 of this job.
     pub(crate) fn connect(setup: &Setup) -> Result<Self, Error> {
         let start = Instant::now();
-        let mut pause = PAUSES.0;
+        let (mut pause, mut patience) = (PAUSES.0, FIRST_PATIENCE);
         loop {
             let mut last = None;
             for port in &setup.ports {
                 let addresses = (setup.host.as_str(), *port).to_socket_addrs();
                 for address in addresses.map_err(|error| last = Some(Attempt::Resolve(error))).into_iter().flatten() {
-                    match Self::try_address(setup, address, start)? {
+                    match Self::try_address(setup, address, start, patience.min(setup.step_deadline))? {
                         Ok(client) => return Ok(client),
                         Err(attempt) => last = Some(attempt),
                     }
@@ -50,12 +53,18 @@ impl Client {
             }
             std::thread::sleep(pause.min(setup.start_deadline.saturating_sub(start.elapsed())));
             pause = (pause * 2).min(PAUSES.1);
+            patience = patience.saturating_mul(2);
         }
     }
 
-    fn try_address(setup: &Setup, address: SocketAddr, start: Instant) -> Result<Result<Self, Attempt>, Error> {
+    fn try_address(
+        setup: &Setup,
+        address: SocketAddr,
+        start: Instant,
+        patience: Duration,
+    ) -> Result<Result<Self, Attempt>, Error> {
         let left = setup.start_deadline.saturating_sub(start.elapsed());
-        let wait = setup.step_deadline.min(left).max(Duration::from_millis(1));
+        let wait = patience.min(left).max(Duration::from_millis(1));
         let connected = TcpStream::connect_timeout(&address, wait).and_then(|stream| {
             // A dial to a free port of this host can meet itself.
             if stream.local_addr()? == stream.peer_addr()? {
