@@ -18,14 +18,18 @@
 //! | executor | [`executor`], ends in a [`fault`] at worst |
 #![deny(unsafe_code)]
 
+pub mod abi;
 pub mod builder;
 pub mod dtype;
 pub mod executor;
 pub mod fault;
+pub mod fifo;
 pub mod program;
+pub mod proxy;
 pub mod region;
 pub mod role;
 pub mod signal;
+pub mod ticket;
 pub mod transport;
 pub mod validate;
 pub mod world;
@@ -35,9 +39,11 @@ pub use dtype::DType;
 pub use executor::{Executor, Run};
 pub use fault::{Fault, FaultKind};
 pub use program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Segment};
+pub use proxy::Proxy;
 pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};
 pub use signal::{Born, Cell, CellId, Signal};
+pub use ticket::Ticket;
 pub use transport::Transport;
 pub use validate::{Scope, Verified, Violation, validate, validate_rank};
 pub use world::{Node, Rank, World};
