@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -16,7 +16,7 @@ use mkernel::config::Config;
 /// What a rank that ran into an error prints before the error.
 const ERROR: &str = "@ error ";
 
-/// A rank: it joins and then does what it is told on its standard input.
+/// A rank: it joins, does what it is told on its standard input, and leaves.
 #[test]
 #[ignore = "the other tests start it as a process"]
 fn rank_process() {
@@ -32,12 +32,12 @@ fn rank_process() {
                         return Err(fault.to_string().into());
                     }
                 },
-                "leave" => return Ok(control.leave()?),
+                "leave" => break,
                 other => return Err(other.into()),
             }
             println!("@ done");
         }
-        Ok(())
+        Ok(control.leave()?)
     };
     match run() {
         Ok(()) => println!("@ left"),
@@ -121,6 +121,25 @@ fn processes_meet_by_the_variables_of_torchrun_and_leave() {
         let expected = if word == "leave" { "@ left" } else { "@ done" };
         ranks.iter().for_each(|rank| assert_eq!(rank.line(), expected));
     }
+}
+
+#[test]
+fn the_ranks_of_mpirun_meet_with_nothing_else_set() {
+    let mpirun = |command: &mut Command| {
+        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "5"]);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "rank_process", "--ignored", "--nocapture"]).stdin(Stdio::null()).output()
+    };
+    let output = match mpirun(&mut Command::new("mpirun")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("SKIPPED: mpirun is not installed");
+            return;
+        }
+        output => output.unwrap(),
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let count = |word| text.matches(word).count();
+    assert_eq!((count("@ joined 1x5"), count("@ left")), (5, 5), "{text}");
 }
 
 #[test]

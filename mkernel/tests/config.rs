@@ -99,9 +99,11 @@ fn the_port_of_torchruns_own_store_is_left_alone() {
 }
 
 #[test]
-fn a_restarted_torchrun_job_is_another_job() {
+fn agents_of_torchrun_that_restarted_their_ranks_another_number_of_times_name_the_same_job() {
     let again = read(&with(&TORCHRUN, &[("TORCHELASTIC_RESTART_COUNT", "1")])).unwrap();
-    assert_ne!(again.setup.job, read(&TORCHRUN).unwrap().setup.job);
+    assert_eq!(again.setup.job, read(&TORCHRUN).unwrap().setup.job);
+    let other = read(&with(&TORCHRUN, &[("TORCHELASTIC_RUN_ID", "other")])).unwrap();
+    assert_ne!(other.setup.job, again.setup.job);
 }
 
 #[test]

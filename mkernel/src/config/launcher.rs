@@ -309,12 +309,10 @@ fn job(vars: &Vars<'_>, launcher: Launcher, place: Place) -> Result<(String, &'s
     let at = parts(&["MASTER_ADDR", "MASTER_PORT"])?;
     let (name, source) = match (vars.text("MKERNEL_JOB")?, launcher) {
         (Some(job), _) => (job, "MKERNEL_JOB"),
+        // Not the restart count: each agent counts its own.
         (None, Launcher::Torchrun) => {
-            let run = parts(&["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"])?;
-            (
-                format!("torchrun.{run}.{at}"),
-                "TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, MASTER_ADDR, MASTER_PORT",
-            )
+            let run = parts(&["TORCHELASTIC_RUN_ID"])?;
+            (format!("torchrun.{run}.{at}"), "TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT")
         }
         (None, Launcher::OpenMpi) => {
             let run = parts(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"])?;
