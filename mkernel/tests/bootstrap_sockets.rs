@@ -271,6 +271,27 @@ fn a_divergence_is_the_same_error_on_every_rank() {
 }
 
 #[test]
+fn an_exchange_goes_on_while_its_owner_does_other_work() {
+    let job = Job::new(&[2, 2]);
+    let results = all(&job, |mut control| {
+        control.share(&[control.rank().0 as u8])?;
+        assert!(matches!(control.share(b"again"), Err(Error::Sharing)));
+        loop {
+            // Looks in, as between two pieces of work.
+            match control.step(Duration::ZERO)? {
+                Some(Event::Shared { blobs }) => {
+                    control.share(b"next")?;
+                    return Ok(blobs);
+                }
+                Some(Event::Fault(fault)) => panic!("{fault}"),
+                _ => thread::yield_now(),
+            }
+        }
+    });
+    results.into_iter().for_each(|result| assert_eq!(result.unwrap(), [[0], [1], [2], [3]]));
+}
+
+#[test]
 fn a_dropped_rank_is_lost_to_all_others_wherever_they_are() {
     for lost in 0..4 {
         let job = Job::new(&[2, 2]);

@@ -42,11 +42,12 @@ pub struct Control {
     world: World,
 }
 
-/// An end, and the fault that it reported.
+/// An end, and what it reported.
 #[derive(Debug)]
 struct Channel {
     end: Box<dyn End>,
     fault: Option<JobFault>,
+    is_sharing: bool,
 }
 
 /// Meets the other ranks of the job: returns when all have arrived.
@@ -62,7 +63,7 @@ pub fn join(setup: &Setup) -> Result<Control, Error> {
     within("the name of the job", setup.job.as_bytes(), MAX_JOB)?;
     let end: Box<dyn End> =
         if place.rank == 0 { Box::new(Server::listen(setup)?) } else { Box::new(Client::connect(setup)?) };
-    let mut channel = Channel { end, fault: None };
+    let mut channel = Channel { end, fault: None, is_sharing: false };
     match channel.wait_for(|event| match event {
         Event::Joined { world } => Some(world),
         _ => None,
@@ -92,8 +93,8 @@ impl Control {
         self.channel.fault.as_ref()
     }
 
-    /// Moves what there is to move and returns the next event, waiting for one up to `wait`. Call it often enough to
-    /// hear of faults in time; on rank 0 it also carries the faults of others.
+    /// Moves what there is to move and returns the next event, waiting for one up to `wait`; on a member that has a fault
+    /// it no longer waits. Call it often enough to hear of faults in time; on rank 0 it also carries the faults of others.
     ///
     /// # Errors
     /// A socket fails in a way that is no closed connection, or there are no random bytes.
@@ -101,15 +102,28 @@ impl Control {
         self.channel.step(wait)
     }
 
+    /// Begins an exchange: once every rank has begun it, [`Control::step`] returns [`Event::Shared`] with the blob of
+    /// each. Nobody waits until then.
+    ///
+    /// # Errors
+    /// The blob is larger than [`MAX_BLOB`], the last exchange is not complete, or the job has a fault.
+    pub fn share(&mut self, blob: &[u8]) -> Result<(), Error> {
+        within("a blob", blob, MAX_BLOB)?;
+        self.channel.check()?;
+        if std::mem::replace(&mut self.channel.is_sharing, true) {
+            return Err(Error::Sharing);
+        }
+        self.channel.end.share(blob.to_vec());
+        Ok(())
+    }
+
     /// Gives every rank the blob of every rank. All ranks call it, in the same order.
     ///
     /// # Errors
-    /// The blob is larger than [`MAX_BLOB`], or the job has a fault, such as a rank that does not call it before the step
-    /// deadline.
+    /// As [`Control::share`], and the faults that come up while it waits, such as a rank that does not call it before the
+    /// step deadline.
     pub fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        within("a blob", blob, MAX_BLOB)?;
-        self.channel.check()?;
-        self.channel.end.share(blob.to_vec());
+        self.share(blob)?;
         self.channel.wait_for(|event| match event {
             Event::Shared { blobs } => Some(blobs),
             _ => None,
@@ -154,8 +168,10 @@ impl Control {
 impl Channel {
     fn step(&mut self, wait: Duration) -> Result<Option<Event>, Error> {
         let event = self.end.step(wait)?;
-        if let Some(Event::Fault(fault)) = &event {
-            self.fault = Some(fault.clone());
+        match &event {
+            Some(Event::Fault(fault)) => self.fault = Some(fault.clone()),
+            Some(Event::Shared { .. }) => self.is_sharing = false,
+            _ => {}
         }
         Ok(event)
     }

@@ -78,6 +78,9 @@ pub enum Error {
         /// Whom rank 0 refused; empty on other ranks.
         refusals: Refusals,
     },
+    /// An exchange was begun before the last one was complete.
+    #[error("the last exchange is not complete: step until it is before the next")]
+    Sharing,
     /// The ranks differ in something that must be equal.
     #[error("{0}")]
     Diverged(Divergence),

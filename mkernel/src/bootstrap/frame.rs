@@ -49,7 +49,7 @@ pub enum Reason {
     NoSuchRank = 5,
     #[error("its rank has joined already")]
     Duplicate = 6,
-    #[error("it took longer than the step deadline to prove itself")]
+    #[error("it took too long to prove itself")]
     Slow = 7,
     #[error("it sent something else than the next message of the protocol")]
     Protocol = 8,

@@ -90,7 +90,8 @@ pub(super) fn place(vars: &mut Vars<'_>) -> Result<(Launcher, Place), ConfigErro
         }
     }
     let Some((family, place)) = found else {
-        vars.note("launcher", "none", "no launcher's variables are set");
+        let source = if chosen.is_some() { "MKERNEL_LAUNCHER" } else { "no launcher's variables are set" };
+        vars.note("launcher", "none", source);
         vars.note("rank", "0 of 1", "no launcher");
         return Ok((Launcher::Alone, Place::ALONE));
     };
