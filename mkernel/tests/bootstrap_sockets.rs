@@ -367,6 +367,30 @@ fn a_second_job_takes_the_next_port_and_its_ranks_find_it() {
 }
 
 #[test]
+fn a_member_that_finds_another_job_on_one_of_its_ports_says_so_in_the_end() {
+    let other = Job::new(&[2]);
+    let mut job = Job { start: Duration::from_millis(300), ..Job::new(&[2]) };
+    let rank_0 = other.start(0);
+    drop(connect(&other));
+    job.ports.insert(0, other.ports[0]);
+    match join(&job.setup(1)).map(|_| ()) {
+        Err(Error::Unreachable { source: Attempt::Join { source, .. }, .. }) => {
+            assert_eq!(source, Failure::Refused(Reason::Job));
+        }
+        result => panic!("{result:?}"),
+    }
+    other.start(1).join().unwrap().unwrap();
+    rank_0.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_name_without_an_address_is_an_error_that_says_so() {
+    let job = Job { start: Duration::from_millis(1), host: "no..host".into(), ..Job::new(&[2]) };
+    let error = join(&job.setup(1)).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { source: Attempt::Resolve(_), .. }), "{error:?}");
+}
+
+#[test]
 fn a_port_in_use_is_an_error_that_says_which() {
     let job = Job::new(&[2]);
     let _listener = TcpListener::bind(address(&job)).unwrap();

@@ -1,5 +1,6 @@
 //! The socket of any rank but 0.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -35,19 +36,26 @@ impl Client {
         let start = Instant::now();
         let (mut pause, mut patience) = (PAUSES.0, FIRST_PATIENCE);
         loop {
-            let mut last = None;
+            let mut source = Attempt::Resolve(ErrorKind::NotFound.into());
             for port in &setup.ports {
-                let addresses = (setup.host.as_str(), *port).to_socket_addrs();
-                for address in addresses.map_err(|error| last = Some(Attempt::Resolve(error))).into_iter().flatten() {
+                // Asked again in each round: a name may get its address late.
+                let addresses = match (setup.host.as_str(), *port).to_socket_addrs() {
+                    Ok(addresses) => addresses,
+                    Err(error) => {
+                        source = Attempt::Resolve(error);
+                        continue;
+                    }
+                };
+                for address in addresses {
                     match Self::try_address(setup, address, start, patience.min(setup.step_deadline))? {
                         Ok(client) => return Ok(client),
-                        Err(attempt) => last = Some(attempt),
+                        // Who answered says more than where nobody did.
+                        Err(Attempt::Connect { .. }) if matches!(source, Attempt::Join { .. }) => {}
+                        Err(attempt) => source = attempt,
                     }
                 }
             }
-            if start.elapsed() >= setup.start_deadline
-                && let Some(source) = last
-            {
+            if start.elapsed() >= setup.start_deadline {
                 let (host, ports) = (setup.host.clone(), setup.ports.clone());
                 return Err(Error::Unreachable { host, ports, waited: start.elapsed(), source });
             }
@@ -68,7 +76,7 @@ impl Client {
         let connected = TcpStream::connect_timeout(&address, wait).and_then(|stream| {
             // A dial to a free port of this host can meet itself.
             if stream.local_addr()? == stream.peer_addr()? {
-                return Err(std::io::ErrorKind::ConnectionRefused.into());
+                return Err(ErrorKind::ConnectionRefused.into());
             }
             Link::new(stream)
         });
