@@ -159,6 +159,20 @@ fn a_length_beyond_its_limit_is_refused_before_its_bytes_come() {
 }
 
 #[test]
+fn a_record_beyond_its_own_limit_is_refused_though_its_frame_is_not() {
+    let mut bytes = Message::Fault(JobFault::Raised { rank: 0, record: vec![0; MAX_RECORD] }).encode();
+    let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+    bytes[8..12].copy_from_slice(&(length + 1).to_le_bytes());
+    // After the header, the tag and the rank.
+    bytes[17..21].copy_from_slice(&(MAX_RECORD as u32 + 1).to_le_bytes());
+    bytes.push(0);
+    let mut decoder = Decoder::default();
+    decoder.trust();
+    decoder.push(&bytes);
+    assert_eq!(decoder.next_message(), Err(FrameError::Payload(8)));
+}
+
+#[test]
 fn the_table_of_messages_in_the_documentation_is_that_of_the_decoder() {
     let text = include_str!("../../docs/bootstrap.md");
     let section = text.split("\n## ").find(|section| section.starts_with("Messages")).unwrap();

@@ -391,6 +391,15 @@ fn a_name_without_an_address_is_an_error_that_says_so() {
 }
 
 #[test]
+fn the_port_is_free_once_all_ranks_have_arrived() {
+    let job = Job::new(&[2]);
+    let ranks = [job.start(0), job.start(1)].map(|thread| thread.join().unwrap().unwrap());
+    assert_eq!(TcpStream::connect(address(&job)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let again = [job.start(0), job.start(1)].map(|thread| thread.join().unwrap().unwrap());
+    drop((ranks, again));
+}
+
+#[test]
 fn a_port_in_use_is_an_error_that_says_which() {
     let job = Job::new(&[2]);
     let _listener = TcpListener::bind(address(&job)).unwrap();

@@ -101,3 +101,30 @@ impl Link {
         Ok(received)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_shut_link_ends_for_its_peer_after_what_was_sent_and_still_hears_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut link = Link::new(listener.accept().unwrap().0).unwrap();
+        link.queue((*b"last words").into());
+        assert!(link.flush() && link.is_flushed());
+        link.shut();
+        let mut heard = Vec::new();
+        peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        peer.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"last words");
+        peer.write_all(b"reply").unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(link.receive_within(&mut buffer, Duration::from_secs(60)).unwrap(), Received::Bytes(5));
+        assert_eq!(link.receive_within(&mut buffer, Duration::from_millis(1)).unwrap(), Received::Nothing);
+        drop(peer);
+        assert_eq!(link.receive_within(&mut buffer, Duration::from_secs(60)).unwrap(), Received::Closed);
+    }
+}

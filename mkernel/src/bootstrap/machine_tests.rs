@@ -380,6 +380,15 @@ fn a_fault_during_the_abort_path_changes_nothing() {
 }
 
 #[test]
+fn a_member_takes_a_table_in_rank_order_only() {
+    let mut net = Net::joined(25, &[2]);
+    let member = net.members.get_mut(&1).unwrap();
+    member.share(vec![], NOW);
+    member.received(&Message::Shared { round: 0, rank: 1, blob: vec![] }.encode());
+    assert_eq!(net.take(1), [Event::Fault(JobFault::Garbled { rank: 0 }), Event::Closed]);
+}
+
+#[test]
 fn any_messages_of_proven_members_end_in_one_fault_at_most_and_never_in_a_panic() {
     for seed in 0..2_000 {
         let mut net = Net::joined_quietly(seed, &[2, 2]);
