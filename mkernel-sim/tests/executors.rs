@@ -91,7 +91,7 @@ fn a_product_of_two_segments_is_rounded_once_and_not_a_number_passes_through() {
     let sketch = sketch.input(span(0, 0, 0, 6)).input(span(0, 1, 0, 12)).output(c).lane(1, |lane| {
         let reads: Vec<[Span; 2]> =
             (0..3).map(|i| [Span { offset: 2 * i, ..a }, Span { offset: 4 * i, ..b }]).collect();
-        let steps: Vec<Step<'_>> = reads.iter().map(|reads| Step { waits: &[], reads }).collect();
+        let steps: Vec<Step<'_>> = reads.iter().map(|reads| Step::new(&[], reads)).collect();
         lane.push_segments(Op::Gemm { input: DType::F16, output: DType::F16 }, &steps, &[c], &[]);
     });
     let encode = |values: &[f32]| values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect::<Vec<_>>();

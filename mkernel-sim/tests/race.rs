@@ -155,7 +155,7 @@ fn segments_read_only_what_their_own_and_earlier_waits_cover() {
         let sketch = sketch.lane(1, |lane| {
             let (early, late, waits) = ([span(0, 0, 0, 8)], [span(0, 1, 0, 8)], common::cells(&[0]));
             let (first, second) = if late_first { (&late, &early) } else { (&early, &late) };
-            let step = |waits, reads| mkernel_core::builder::Step { waits, reads };
+            let step = mkernel_core::builder::Step::new;
             let steps = [step(&[], first), step(&waits, second)];
             lane.push_segments(mkernel_core::Op::Copy, &steps, &[span(0, 2, 0, 8), span(0, 2, 8, 8)], &[]);
         });

@@ -82,17 +82,17 @@ pub fn raise(rank: u32, cell: u32) -> Signal {
 
 /// Copies `from` to `to` after the waits.
 pub fn copy(lane: &mut LaneBuilder<'_>, waits: &[u32], from: Span, to: Span, signals: &[Signal]) {
-    lane.push(Op::Copy, Step { waits: &cells(waits), reads: &[from] }, &[to], signals);
+    lane.push(Op::Copy, Step::new(&cells(waits), &[from]), &[to], signals);
 }
 
 /// Gives spans back after the waits.
 pub fn release(lane: &mut LaneBuilder<'_>, waits: &[u32], spans: &[Span], signals: &[Signal]) {
-    lane.push(Op::Release, Step { waits: &cells(waits), reads: &[] }, spans, signals);
+    lane.push(Op::Release, Step::new(&cells(waits), &[]), spans, signals);
 }
 
 /// Puts `source` to `target` after the waits.
 pub fn put(lane: &mut LaneBuilder<'_>, waits: &[u32], source: Span, target: Span, cell: u32, retired: Option<u32>) {
-    lane.put(&cells(waits), Put { source, target, cell: CellId(cell), retired: retired.map(CellId) });
+    lane.put(&cells(waits), Put { source, count: None, target, cell: CellId(cell), retired: retired.map(CellId) });
 }
 
 pub fn cells(ids: &[u32]) -> Vec<CellId> {
