@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::{Sketch, copy, put, raise, release, span};
 use half::f16;
 use mkernel_core::builder::Step;
-use mkernel_core::{Born, DType, Executor, Op, Program, Rank, RegionId, Span, Verified, World, validate};
+use mkernel_core::{
+    Born, CellId, DType, Executor, FaultKind, Op, Program, Put, Rank, RegionId, Span, Verified, World, validate,
+};
 use mkernel_sim::{Network, Options, Seeded, SimError, Threaded};
 
 fn verified(programs: Vec<Program>) -> Arc<Verified> {
@@ -60,6 +62,36 @@ fn puts_carry_new_bytes_in_every_epoch() {
             }
         });
     }
+}
+
+#[test]
+fn a_counted_put_carries_as_many_rows_as_memory_says_even_none() {
+    let world = World::new(&[1, 1]).unwrap();
+    let rows = |rank| Span { rank: Rank(rank), region: RegionId(0), offset: 0, rows: 4, row_bytes: 2, stride: 2 };
+    let from = Sketch::new(&world, 0, 2)
+        .cell(1, Born::Empty)
+        .cell(1, Born::Empty)
+        .input(span(0, 0, 0, 8))
+        .input(span(0, 1, 0, 8));
+    let from = from.law(8, 0).lane(1, |lane| {
+        let (source, target) = (rows(0), rows(1));
+        let (cell, retired) = (CellId(0), Some(CellId(0)));
+        lane.put(&[], Put { source, count: Some(span(0, 1, 0, 8)), target, cell, retired });
+        release(lane, &[0, 1], &[], &[]);
+    });
+    let to = Sketch::new(&world, 1, 1).cell(1, Born::Empty).law(0, 8);
+    let to = to.lane(1, |lane| lane.put(&[CellId(0)], Put::signal(Rank(1), Rank(0), CellId(1))));
+    on_both(vec![from.finish(), to.finish()], &Options::default(), |executor| {
+        for (count, landed) in [(2u64, [1, 1, 1, 1, 255, 255, 255, 255]), (0, [1, 1, 1, 1, 255, 255, 255, 255])] {
+            executor.write(&span(0, 0, 0, 8), &[1; 8]);
+            executor.write(&span(0, 1, 0, 8), &count.to_le_bytes());
+            assert_eq!(executor.launch().unwrap().inter_out, [2 * count, 0]);
+            assert_eq!(bytes(executor, span(1, 0, 0, 8)), landed);
+        }
+        executor.write(&span(0, 1, 0, 8), &5u64.to_le_bytes());
+        let fault = executor.launch().unwrap_err();
+        assert_eq!((fault.kind, fault.rank, fault.instruction), (FaultKind::Transport, Rank(0), Some(0)));
+    });
 }
 
 #[test]

@@ -164,3 +164,22 @@ fn segments_read_only_what_their_own_and_earlier_waits_cover() {
     assert_eq!(find_races(&programs(false), 3), Ok(()));
     assert!(matches!(find_races(&programs(true), 3), Err(Race::Unordered { .. })));
 }
+
+#[test]
+fn a_wait_that_data_may_leave_out_orders_its_own_reads_and_nothing_after_them() {
+    // The second instruction picks its wait; the release that follows it must wait for the first by itself.
+    let programs = |waits: &[u32]| {
+        let sketch = Sketch::new(&one(), 0, 3).cell(1, Born::Empty).cell(1, Born::Empty).input(span(0, 0, 0, 8));
+        let sketch = sketch.output(span(0, 2, 0, 8)).lane(1, |lane| {
+            copy(lane, &[], span(0, 0, 0, 8), span(0, 1, 0, 8), &[raise(0, 0)]);
+            let (shared, reads) = (lane.shared_waits(&common::cells(&[0])), [span(0, 1, 0, 8)]);
+            let step = mkernel_core::builder::Step::new(&[], &reads).picking(&shared);
+            lane.push(mkernel_core::Op::Copy, step, &[span(0, 2, 0, 8)], &[raise(0, 1)]);
+            release(lane, waits, &[span(0, 1, 0, 8)], &[]);
+        });
+        vec![sketch.finish()]
+    };
+    assert_eq!(find_races(&programs(&[1, 0]), 3), Ok(()));
+    let Err(Race::Unordered { first, .. }) = find_races(&programs(&[1]), 3) else { panic!("it may overtake") };
+    assert!(matches!(first.actor, Actor::Write { instruction: 0, .. }));
+}

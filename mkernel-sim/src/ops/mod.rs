@@ -8,6 +8,7 @@ mod attention;
 mod copy;
 mod float;
 mod gemm;
+pub(crate) mod put;
 mod reduce;
 mod release;
 

@@ -21,7 +21,7 @@ impl Atoms {
     pub(super) fn new(programs: &[Program]) -> Result<Atoms, Race> {
         let mut regions: HashMap<(u32, u32), Vec<Span>> = HashMap::new();
         for program in programs {
-            let puts = program.puts.iter().flat_map(|put| [put.source, put.target]);
+            let puts = program.puts.iter().flat_map(|put| [put.source, put.target].into_iter().chain(put.count));
             let host = program.inputs.iter().chain(&program.outputs).map(|placement| placement.span);
             for span in program.spans.iter().copied().chain(puts).chain(host).filter(|s| !s.is_empty()) {
                 if span.end().is_none() {

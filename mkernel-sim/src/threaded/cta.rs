@@ -8,12 +8,12 @@ use mkernel_core::executor::{Activity, LaneStats, TraceEvent};
 use mkernel_core::fifo::{FifoError, Producer, Stop};
 use mkernel_core::signal::reached;
 use mkernel_core::validate::At;
-use mkernel_core::{CellId, Op, Program, PutId, Ticket};
+use mkernel_core::{CellId, Op, Program, PutId};
 
 use super::{Held, Shared};
 use crate::cells::{Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task};
+use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward, no_stats};
 
 /// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
@@ -88,7 +88,8 @@ impl<'a> Worker<'a> {
             kernel.begin(&task);
         }
         for (index, segment) in program.segments(instruction).iter().enumerate() {
-            for &cell in program.waits(segment) {
+            // What data may pick from is all waited for: more than enough.
+            for &cell in program.waits(segment).iter().chain(program.picked(segment)) {
                 since = self.wait(place, cell, since)?;
             }
             if let Some(kernel) = self.kernels.of(&instruction.op) {
@@ -96,7 +97,7 @@ impl<'a> Worker<'a> {
             }
         }
         match (instruction.op, self.kernels.of(&instruction.op)) {
-            (Op::Put(put), _) => self.push(place, put)?,
+            (Op::Put(id), _) => self.push(place, id)?,
             (_, kernel) => kernel.expect("every other operation has a kernel").finish(&task),
         }
         for signal in program.signals(instruction) {
@@ -140,9 +141,9 @@ impl<'a> Worker<'a> {
     }
 
     /// Hands a ticket to the proxy.
-    fn push(&mut self, place: At, put: PutId) -> Result<(), Aborted> {
+    fn push(&mut self, place: At, id: PutId) -> Result<(), Aborted> {
         let shared = self.shared;
-        let ticket = Ticket::new(put.0.into(), 0).expect("validate proved that put numbers fit a ticket");
+        let ticket = put::ticket(shared.host, self.program, id);
         let (bell, producer) = self.producer.as_mut().expect("a rank with a put has a proxy");
         let bell = &shared.bells[*bell];
         self.held.set(place, Held::PUSHING);
