@@ -1,5 +1,7 @@
 //! Ring attention on the host: right for any shape, world, mask and layout, and the same bits whoever runs it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::{Duration, Instant};
 
 use mkernel::check::{Extent, check};
