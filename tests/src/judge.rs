@@ -7,10 +7,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mkernel_core::{Executor, Op, Program, Span, Verified, Violation, validate};
+use mkernel_core::{Executor, Op, Placement, Program, Span, Verified, Violation, validate};
 use mkernel_sim::{Options, Seeded, find_races};
 
-use crate::mutate::Mutation;
+use crate::mutate::{Mutation, apply_all};
 
 /// Launches that the race detector unrolls: one more than `validate` does.
 pub const RACE_EPOCHS: u32 = 4;
@@ -117,20 +117,19 @@ fn is_right(verified: &Arc<Verified>, seed: u64, epochs: u64, oracle: Oracle<'_>
 /// Why a mutant that both checkers accept computes the same, if it can be told.
 ///
 /// Both have proved that every byte read has one writer in the epoch and comes after it. So what is computed depends on
-/// nothing but what the instructions read and write: waits, signals, cells and the order of lanes only delay.
+/// nothing but what the instructions read and write: waits, signals, cells and the order of lanes only delay. What is
+/// written where nobody reads does not count.
 pub fn equivalence(original: &[Program], mutant: &[Program]) -> Option<&'static str> {
-    let same = |view: fn(&Program) -> Vec<String>| original.iter().map(view).eq(mutant.iter().map(view));
     if original == mutant {
         return Some("the very same programs");
     }
-    if same(computes) {
-        return Some(if same(releases) {
-            "the same reads and writes; two checkers prove them ordered"
-        } else {
-            "gives back fewer bytes, or twice; nobody reads them"
-        });
+    if computes(original) != computes(mutant) {
+        return None;
     }
-    None
+    if everything(original) != everything(mutant) {
+        return Some("differs in bytes that nobody reads");
+    }
+    Some("the same reads and writes; two checkers prove them ordered")
 }
 
 /// A span as the bytes that it names.
@@ -142,38 +141,63 @@ fn bytes(span: &Span) -> String {
     }
 }
 
-/// Everything that a program reads and computes, in no order.
-fn computes(program: &Program) -> Vec<String> {
+/// One thing that a program does with bytes, and where it leaves them; a placement leaves them with the host.
+type Deed = (String, Vec<Span>);
+
+/// Everything that programs read, write and give back, in no order.
+fn deeds(programs: &[Program]) -> Vec<Deed> {
     let shape = |s: &Span| (s.rows, s.row_bytes, bytes(s));
     let list = |spans: &[Span]| spans.iter().map(shape).collect::<Vec<_>>();
-    let mut all: Vec<String> = program
-        .instructions()
-        .filter(|(_, _, i)| i.op != Op::Release)
-        .map(|(_, _, i)| match i.op {
-            // A put of no bytes only signals.
-            Op::Put(id) if program.put(id).source.is_empty() => "a signal".to_owned(),
-            Op::Put(id) => {
-                let put = program.put(id);
-                format!("put {} {} {:?}", bytes(&put.source), bytes(&put.target), put.count)
-            }
-            op => {
-                let reads: Vec<_> = program.segments(i).iter().map(|s| list(program.reads(s))).collect();
-                format!("{op:?} {reads:?} {:?}", list(program.writes(i)))
-            }
-        })
-        .filter(|text| text != "a signal")
-        .collect();
-    let host = program.inputs.iter().chain(&program.outputs);
-    all.extend(host.map(|p| format!("{} {} {} {}", p.tensor, bytes(&p.span), p.row, p.column)));
-    all.sort();
+    let mut all = Vec::new();
+    for program in programs {
+        for (_, _, i) in program.instructions() {
+            let writes = program.writes(i);
+            all.push(match i.op {
+                Op::Release => (format!("release {:?}", writes.iter().map(bytes).collect::<Vec<_>>()), Vec::new()),
+                Op::Put(id) => {
+                    let put = program.put(id);
+                    let ends = (bytes(&put.source), bytes(&put.target));
+                    (format!("put {ends:?} {:?}", put.count), vec![put.target])
+                }
+                op => {
+                    let reads: Vec<_> = program.segments(i).iter().map(|s| list(program.reads(s))).collect();
+                    (format!("{op:?} {reads:?} {:?}", list(writes)), writes.to_vec())
+                }
+            });
+        }
+        let host = program.inputs.iter().chain(&program.outputs);
+        let text = |p: &Placement| format!("{} {} {} {}", p.tensor, bytes(&p.span), p.row, p.column);
+        all.extend(host.map(|p| (text(p), vec![p.span])));
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
 
-fn releases(program: &Program) -> Vec<String> {
-    let releases = program.instructions().filter(|(_, _, i)| i.op == Op::Release);
-    let mut all: Vec<_> = releases.flat_map(|(_, _, i)| program.writes(i)).map(bytes).collect();
-    all.sort();
-    all
+/// All deeds but those that only signal.
+fn everything(programs: &[Program]) -> Vec<String> {
+    let all = deeds(programs).into_iter().map(|(text, _)| text);
+    all.filter(|text| text != "release []" && !text.starts_with("put (\"empty\"")).collect()
+}
+
+/// The deeds that leave bytes where somebody reads them.
+fn computes(programs: &[Program]) -> Vec<String> {
+    let mut read: Vec<Span> = Vec::new();
+    for program in programs {
+        let segments = program.instructions().flat_map(|(_, _, i)| program.segments(i));
+        read.extend(segments.flat_map(|s| program.reads(s)));
+        read.extend(program.puts.iter().flat_map(|put| [Some(put.source), put.count]).flatten());
+        read.extend(program.inputs.iter().chain(&program.outputs).map(|p| p.span));
+    }
+    let is_live = |(_, written): &Deed| written.iter().any(|w| read.iter().any(|r| w.overlap(r) > 0));
+    deeds(programs).into_iter().filter(is_live).map(|(text, _)| text).collect()
+}
+
+/// The kinds of the changes.
+fn family(changes: &[Mutation]) -> String {
+    match changes {
+        [one] => one.family(),
+        _ => "several changes".to_owned(),
+    }
 }
 
 /// How many mutants came to which end.
@@ -188,21 +212,22 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Judges `mutations` of `programs`.
-    pub fn run(programs: &[Program], mutations: &[Mutation], oracle: Oracle<'_>) -> Tally {
+    /// Judges mutants of `programs`, each a list of changes that are made one after the other.
+    pub fn run(programs: &[Program], mutants: impl IntoIterator<Item = Vec<Mutation>>, oracle: Oracle<'_>) -> Tally {
         let mut tally = Tally::default();
-        for mutation in mutations {
-            let verdict = judge(programs, mutation.apply(programs), oracle);
+        for changes in mutants {
+            let Some(mutant) = apply_all(&changes, programs) else { continue };
+            let verdict = judge(programs, mutant, oracle);
             tally.mutants += 1;
             let end = match &verdict {
                 Verdict::Validate(kind) => format!("killed by validate: {kind}"),
                 Verdict::Oracle => "killed by the oracle".to_owned(),
-                Verdict::Equivalent(reason) => format!("equivalent: {reason}"),
+                Verdict::Equivalent(reason) => format!("equivalent: {reason} ({})", family(&changes)),
                 Verdict::Survivor(_) => "SURVIVED".to_owned(),
             };
             *tally.ends.entry(end).or_default() += 1;
             if let Verdict::Survivor(why) = verdict {
-                tally.survivors.push(format!("{mutation:?}: {why}"));
+                tally.survivors.push(format!("{changes:?}: {why}"));
             }
         }
         tally

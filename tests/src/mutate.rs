@@ -78,15 +78,33 @@ pub fn mutations(programs: &[Program]) -> Vec<Mutation> {
 }
 
 impl Mutation {
-    /// The programs with this change.
-    pub fn apply(&self, programs: &[Program]) -> Vec<Program> {
-        let mut programs = programs.to_vec();
-        self.change.apply(&mut programs[self.program]);
-        if self.is_balanced {
-            balance(&mut programs);
-        }
-        programs
+    /// The kind of the change: its name without what it is about.
+    pub fn family(&self) -> String {
+        format!("{:?}", self.change).chars().take_while(|c| c.is_alphanumeric()).collect()
     }
+}
+
+/// Makes several changes at once, of lists before whole instructions, since a place means what it did only until an
+/// instruction comes or goes. `None` if they are about one instruction coming or going twice.
+pub fn apply_all(changes: &[Mutation], programs: &[Program]) -> Option<Vec<Program>> {
+    let moves = |m: &&Mutation| matches!(m.change, Change::Drop(_) | Change::Twice(_) | Change::SwapNext(_));
+    if changes.iter().filter(moves).count() > 1 {
+        return None;
+    }
+    let mut order: Vec<&Mutation> = changes.iter().collect();
+    order.sort_by_key(|m| (moves(m), m.is_balanced));
+    let is_balanced = changes.iter().any(|m| m.is_balanced);
+    let mut programs = programs.to_vec();
+    for mutation in order {
+        if !mutation.change.fits(&programs[mutation.program]) {
+            return None;
+        }
+        mutation.change.apply(&mut programs[mutation.program]);
+    }
+    if is_balanced {
+        balance(&mut programs);
+    }
+    Some(programs)
 }
 
 /// Sets arrivals and laws to what the programs do.
@@ -146,6 +164,25 @@ fn shorter(span: Span) -> Span {
 }
 
 impl Change {
+    /// Whether the list entries that it names are still there, after other changes.
+    fn fits(self, p: &Program) -> bool {
+        let at_segment = |s: u32| &p.segments[s as usize];
+        let at_place = |(l, i): Place| &p.lanes[l].instructions[i];
+        match self {
+            Change::Wait(s, at, _) => at < p.waits(at_segment(s)).len(),
+            Change::Picked(s, at, _) => at < p.picked(at_segment(s)).len(),
+            Change::Read(s, at, _) => at < p.reads(at_segment(s)).len(),
+            Change::SwapReads(s) => p.reads(at_segment(s)).len() > 1,
+            Change::Write(place, at, _) => at < p.writes(at_place(place)).len(),
+            Change::Signal(place, at, _) => at < p.signals(at_place(place)).len(),
+            Change::ShortCopy(place) => {
+                let copy = at_place(place);
+                !p.writes(copy).is_empty() && p.segments(copy).first().is_some_and(|s| !p.reads(s).is_empty())
+            }
+            _ => true,
+        }
+    }
+
     fn apply(self, p: &mut Program) {
         match self {
             Change::Wait(s, at, by) => edit(&mut p.waits, &mut p.segments[s as usize].waits, at, by),
