@@ -7,7 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mkernel_core::{Executor, Op, Placement, Program, Span, Verified, Violation, validate};
+use mkernel_core::{Executor, Instruction, Op, Placement, Program, Span, Verified, Violation, validate};
 use mkernel_sim::{Options, Seeded, find_races};
 
 use crate::mutate::{Mutation, apply_all};
@@ -141,55 +141,68 @@ fn bytes(span: &Span) -> String {
     }
 }
 
-/// One thing that a program does with bytes, and where it leaves them; a placement leaves them with the host.
-type Deed = (String, Vec<Span>);
+/// One thing that a program does with bytes.
+struct Deed {
+    text: String,
+    reads: Vec<Span>,
+    writes: Vec<Span>,
+    is_output: bool,
+}
 
 /// Everything that programs read, write and give back, in no order.
 fn deeds(programs: &[Program]) -> Vec<Deed> {
-    let shape = |s: &Span| (s.rows, s.row_bytes, bytes(s));
-    let list = |spans: &[Span]| spans.iter().map(shape).collect::<Vec<_>>();
     let mut all = Vec::new();
     for program in programs {
-        for (_, _, i) in program.instructions() {
-            let writes = program.writes(i);
-            all.push(match i.op {
-                Op::Release => (format!("release {:?}", writes.iter().map(bytes).collect::<Vec<_>>()), Vec::new()),
-                Op::Put(id) => {
-                    let put = program.put(id);
-                    let ends = (bytes(&put.source), bytes(&put.target));
-                    (format!("put {ends:?} {:?}", put.count), vec![put.target])
-                }
-                op => {
-                    let reads: Vec<_> = program.segments(i).iter().map(|s| list(program.reads(s))).collect();
-                    (format!("{op:?} {reads:?} {:?}", list(writes)), writes.to_vec())
-                }
-            });
-        }
-        let host = program.inputs.iter().chain(&program.outputs);
+        all.extend(program.instructions().map(|(_, _, i)| deed(program, i)));
         let text = |p: &Placement| format!("{} {} {} {}", p.tensor, bytes(&p.span), p.row, p.column);
-        all.extend(host.map(|p| (text(p), vec![p.span])));
+        let host =
+            |p: &Placement, is_output| Deed { text: text(p), reads: vec![p.span], writes: vec![p.span], is_output };
+        all.extend(program.inputs.iter().map(|p| host(p, false)));
+        all.extend(program.outputs.iter().map(|p| host(p, true)));
     }
-    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.sort_by(|a, b| a.text.cmp(&b.text));
     all
+}
+
+fn deed(program: &Program, i: &Instruction) -> Deed {
+    let shape = |s: &Span| (s.rows, s.row_bytes, bytes(s));
+    let list = |spans: &[Span]| spans.iter().map(shape).collect::<Vec<_>>();
+    let writes = program.writes(i);
+    let (text, reads, writes) = match i.op {
+        Op::Release => (format!("release {:?}", writes.iter().map(bytes).collect::<Vec<_>>()), Vec::new(), Vec::new()),
+        Op::Put(id) => {
+            let put = program.put(id);
+            let text = format!("put {:?} {:?}", (bytes(&put.source), bytes(&put.target)), put.count);
+            (text, [Some(put.source), put.count].into_iter().flatten().collect(), vec![put.target])
+        }
+        op => {
+            let reads: Vec<_> = program.segments(i).iter().map(|s| program.reads(s).to_vec()).collect();
+            let listed: Vec<_> = reads.iter().map(|spans| list(spans)).collect();
+            (format!("{op:?} {listed:?} {:?}", list(writes)), reads.concat(), writes.to_vec())
+        }
+    };
+    Deed { text, reads, writes, is_output: false }
 }
 
 /// All deeds but those that only signal.
 fn everything(programs: &[Program]) -> Vec<String> {
-    let all = deeds(programs).into_iter().map(|(text, _)| text);
+    let all = deeds(programs).into_iter().map(|deed| deed.text);
     all.filter(|text| text != "release []" && !text.starts_with("put (\"empty\"")).collect()
 }
 
-/// The deeds that leave bytes where somebody reads them.
+/// The deeds that an output depends on.
 fn computes(programs: &[Program]) -> Vec<String> {
-    let mut read: Vec<Span> = Vec::new();
-    for program in programs {
-        let segments = program.instructions().flat_map(|(_, _, i)| program.segments(i));
-        read.extend(segments.flat_map(|s| program.reads(s)));
-        read.extend(program.puts.iter().flat_map(|put| [Some(put.source), put.count]).flatten());
-        read.extend(program.inputs.iter().chain(&program.outputs).map(|p| p.span));
+    let (mut live, mut rest): (Vec<Deed>, Vec<Deed>) = deeds(programs).into_iter().partition(|deed| deed.is_output);
+    let mut next = 0;
+    while next < live.len() {
+        let reads = std::mem::take(&mut live[next].reads);
+        let feeds = |deed: &mut Deed| deed.writes.iter().any(|w| reads.iter().any(|r| w.overlap(r) > 0));
+        live.extend(rest.extract_if(.., feeds));
+        next += 1;
     }
-    let is_live = |(_, written): &Deed| written.iter().any(|w| read.iter().any(|r| w.overlap(r) > 0));
-    deeds(programs).into_iter().filter(is_live).map(|(text, _)| text).collect()
+    let mut texts: Vec<String> = live.into_iter().map(|deed| deed.text).collect();
+    texts.sort();
+    texts
 }
 
 /// The kinds of the changes.
