@@ -7,7 +7,8 @@
 //! Events are: each segment's reads, each instruction's writes, each put's read of its source and write of its target,
 //! and per launch and rank the host's writes of inputs and reads of outputs. What happens before what:
 //! - a segment comes after the launch's start and after all contributions to the cells that it and its earlier segments
-//!   wait for; the writes of an instruction come after all its segments; its signals cover its writes;
+//!   wait for; the writes of an instruction come after all its segments; its signals cover its writes; waits that data
+//!   may leave out come before the reads of their own segment and before nothing else;
 //! - a put reads after its instruction; it writes after it has read; `retired` covers the read, its signal the write;
 //! - a launch ends after all writes of its rank's instructions, and the rank's next one starts after that. Puts are
 //!   not waited for.
@@ -70,6 +71,8 @@ struct LaneState {
     wait: usize,
     /// What the waits of the instruction have ordered so far.
     waited: Clock,
+    /// What the waits that data picks from have ordered, for the segment at hand alone.
+    picked: Clock,
     /// The segments read so far, with all that comes before them.
     read: Clock,
     /// Cells whose waits held, with the event that the waits belong to still to come.
@@ -143,16 +146,10 @@ impl<'a> Detector<'a> {
             self.finish(program, lane)?;
             return Ok(true);
         };
-        while let Some(&cell) = program.waits(segment).get(state.wait) {
-            let Some(used) = self.waits_for(program, cell) else { return Ok(false) };
-            let clock = used.and_then(|epoch| self.uses.get(&(program.rank, cell, epoch))).map(|u| u.clock.clone());
-            let state = &mut self.ranks[rank].lanes[lane];
-            state.wait += 1;
-            if let (Some(epoch), Some(clock)) = (used, clock) {
-                state.waited.join(&clock);
-                state.uses.push((cell, epoch));
-            }
-            return Ok(true);
+        let waits = program.waits(segment);
+        if let Some(&cell) = waits.iter().chain(program.picked(segment)).nth(state.wait) {
+            let is_picked = state.wait >= waits.len();
+            return Ok(self.pass(program, lane, cell, is_picked));
         }
         let index = state.segment as u32;
         state.segment += 1;
@@ -165,11 +162,26 @@ impl<'a> Detector<'a> {
         });
         let mut clock = self.ranks[rank].start.clone();
         clock.join(&self.ranks[rank].lanes[lane].waited);
-        let node = self.event(party, &clock, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
+        let mut before = std::mem::take(&mut self.ranks[rank].lanes[lane].picked);
+        before.join(&clock);
+        let node = self.event(party, &before, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
         clock.insert(node);
         self.note_waits(program, lane, node)?;
         self.ranks[rank].lanes[lane].read.join(&clock);
         Ok(true)
+    }
+
+    /// Passes one wait of the segment at hand, if it holds.
+    fn pass(&mut self, program: &Program, lane: usize, cell: CellId, is_picked: bool) -> bool {
+        let Some(used) = self.waits_for(program, cell) else { return false };
+        let state = &mut self.ranks[program.rank.0 as usize].lanes[lane];
+        state.wait += 1;
+        if let Some(epoch) = used {
+            let clock = if is_picked { &mut state.picked } else { &mut state.waited };
+            clock.join(&self.uses[&(program.rank, cell, epoch)].clock);
+            state.uses.push((cell, epoch));
+        }
+        true
     }
 
     /// Writes and signals of an instruction whose segments have been read, and the put that it starts.
@@ -180,7 +192,9 @@ impl<'a> Detector<'a> {
         let mut clock = std::mem::take(&mut state.read);
         let access = if instruction.op == Op::Release { Access::Release } else { Access::Write };
         let party = self.party(program, lane, |role, lane, instruction| Actor::Write { role, lane, instruction });
-        let node = self.event(party, &clock, program.writes(instruction).iter().map(|s| (s, access)))?;
+        let count = if let Op::Put(id) = instruction.op { program.put(id).count } else { None };
+        let writes = program.writes(instruction).iter().map(|s| (s, access));
+        let node = self.event(party, &clock, writes.chain(count.iter().map(|s| (s, Access::Read))))?;
         clock.insert(node);
         for signal in program.signals(instruction) {
             self.contribute(party.epoch, (signal.rank, signal.cell), signal.amount, node, &clock, false)?;
@@ -352,8 +366,9 @@ impl Detector<'_> {
             let state = &self.ranks[program.rank.0 as usize];
             for (lane, at) in state.lanes.iter().enumerate().filter(|_| state.epoch < self.epochs) {
                 let Some(instruction) = program.lanes[lane].instructions.get(at.instruction) else { continue };
-                let segment = &program.segments(instruction)[at.segment];
-                let cell = program.waits(segment)[at.wait];
+                let Some(segment) = program.segments(instruction).get(at.segment) else { continue };
+                let waits = program.waits(segment).iter().chain(program.picked(segment));
+                let Some(&cell) = waits.into_iter().nth(at.wait) else { continue };
                 let waiter = self.party(program, lane, |role, lane, instruction| Actor::Segment {
                     role,
                     lane,
@@ -378,7 +393,8 @@ fn check_indices(programs: &[Program]) -> Result<(), Race> {
         }
         for (lane, at, instruction) in program.instructions() {
             let segments = program.segments(instruction);
-            let waits = segments.iter().flat_map(|s| program.waits(s)).all(|&cell| has(program.rank, cell));
+            let waits = segments.iter().flat_map(|s| program.waits(s).iter().chain(program.picked(s)));
+            let waits = waits.into_iter().all(|&cell| has(program.rank, cell));
             let signals = program.signals(instruction).iter().all(|s| has(s.rank, s.cell));
             let put = match instruction.op {
                 Op::Put(id) => program.puts.get(id.0 as usize).is_some_and(|put| {
