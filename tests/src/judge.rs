@@ -55,12 +55,16 @@ pub fn kind(violation: &Violation) -> &'static str {
     }
 }
 
-/// Whether the race detector must object too: to what depends on order and on the contents of memory. Of the rest
+/// Whether the race detector must object too: to what depends on counts, order and the contents of memory. Of the rest
 /// (indices, shapes, laws, who may raise what) `validate` is the only judge.
 fn is_shared(violation: &Violation) -> bool {
     matches!(
         violation,
-        Violation::Deadlock { .. } | Violation::NotWritten { .. } | Violation::Race { .. } | Violation::Overrun { .. }
+        Violation::Arrivals { .. }
+            | Violation::Deadlock { .. }
+            | Violation::NotWritten { .. }
+            | Violation::Race { .. }
+            | Violation::Overrun { .. }
     )
 }
 

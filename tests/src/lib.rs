@@ -2,4 +2,6 @@
 
 pub mod ag_gemm;
 pub mod judge;
+pub mod model;
 pub mod mutate;
+pub mod random;
