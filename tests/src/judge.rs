@@ -15,6 +15,9 @@ use crate::mutate::{Mutation, apply_all};
 /// Launches that the race detector unrolls: one more than `validate` does.
 pub const RACE_EPOCHS: u32 = 4;
 
+/// Why a mutant survives that is proved sound and gives the right bits.
+pub const ACCEPTED: &str = "everybody accepts, and nothing says that it is the same";
+
 /// Runs one epoch with fresh inputs from a seed, and says whether the outputs are right bit for bit. A fault is an error.
 pub type Oracle<'a> = &'a dyn Fn(&Verified, &mut dyn Executor, u64) -> Result<bool, mkernel_core::Fault>;
 
@@ -104,7 +107,7 @@ pub fn judge(original: &[Program], mutant: Vec<Program>, oracle: Oracle<'_>) -> 
             return Verdict::Equivalent(reason);
         }
     }
-    Verdict::Survivor("everybody accepts".to_owned())
+    Verdict::Survivor(ACCEPTED.to_owned())
 }
 
 fn is_right(verified: &Arc<Verified>, seed: u64, epochs: u64, oracle: Oracle<'_>) -> Result<bool, mkernel_core::Fault> {
@@ -224,8 +227,8 @@ pub struct Tally {
     pub mutants: u64,
     /// Counts by end.
     pub ends: BTreeMap<String, u64>,
-    /// What survived.
-    pub survivors: Vec<String>,
+    /// What survived, and how.
+    pub survivors: Vec<(Vec<Mutation>, String)>,
 }
 
 impl Tally {
@@ -244,7 +247,7 @@ impl Tally {
             };
             *tally.ends.entry(end).or_default() += 1;
             if let Verdict::Survivor(why) = verdict {
-                tally.survivors.push(format!("{changes:?}: {why}"));
+                tally.survivors.push((changes, why));
             }
         }
         tally
@@ -255,6 +258,6 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} mutants", self.mutants)?;
         self.ends.iter().try_for_each(|(end, count)| write!(f, "\n  {count:7} {end}"))?;
-        self.survivors.iter().take(20).try_for_each(|s| write!(f, "\n  {s}"))
+        self.survivors.iter().take(20).try_for_each(|(changes, why)| write!(f, "\n  {changes:?}: {why}"))
     }
 }

@@ -70,6 +70,11 @@ impl Drawing {
         self.random.u32(0..100) < percent
     }
 
+    /// Whether an instruction is a put, which raises nothing on its own rank.
+    fn is_put(&self, draft: usize) -> bool {
+        matches!(self.drafts[draft].what, What::Put { .. })
+    }
+
     fn cell(&mut self, rank: Rank, born: Born) -> CellId {
         let cells = &mut self.cells[rank.0 as usize];
         cells.push(Cell { arrivals: 1, born });
@@ -110,15 +115,16 @@ impl Drawing {
             let (x, y) = (self.random.usize(0..count), self.random.usize(0..count));
             let is_ahead = self.drafts[x].time < self.drafts[y].time;
             let (x, y) = if is_ahead || self.chance(6) { (x, y) } else { (y, x) };
-            if x != y && self.world.same_node(self.drafts[x].rank, self.drafts[y].rank) {
+            if x != y && !self.is_put(x) && self.world.same_node(self.drafts[x].rank, self.drafts[y].rank) {
                 let cell = self.signal(x, y, Born::Empty);
                 self.follow(x, y);
-                if self.drafts[x].rank != self.drafts[y].rank && self.chance(85) {
+                if self.drafts[x].rank != self.drafts[y].rank && !self.is_put(y) && self.chance(85) {
                     self.signal(y, x, Born::Full);
                 }
                 // Sometimes another instruction of the rank raises the same cell.
                 let other = self.random.usize(0..count);
-                if self.chance(15) && self.drafts[other].rank == self.drafts[x].rank && other != y {
+                let is_peer = self.drafts[other].rank == self.drafts[x].rank && other != y && !self.is_put(other);
+                if is_peer && self.chance(15) {
                     let rank = self.drafts[y].rank;
                     self.drafts[other].signals.push(Signal { rank, cell, amount: 1 });
                 }
@@ -146,8 +152,8 @@ impl Drawing {
             What::Join | What::Put { has_bytes: false, .. } => return,
             What::Copy { to } | What::Put { to, .. } => to,
         };
-        let is_put = matches!(self.drafts[y].what, What::Put { .. });
-        let reaches = self.world.same_node(left, self.drafts[y].rank) && (!is_put || left == self.drafts[y].rank);
+        let reaches =
+            self.world.same_node(left, self.drafts[y].rank) && (!self.is_put(y) || left == self.drafts[y].rank);
         if reaches && self.chance(80) {
             self.drafts[y].reads = slot(left, x);
         }
@@ -155,11 +161,12 @@ impl Drawing {
 
     /// Some instruction of the target waits for put `x`, and most times gives a credit back.
     fn draw_receiver(&mut self, x: usize, to: Rank, cell: CellId) {
-        let receivers: Vec<usize> = (0..self.drafts.len()).filter(|&y| self.drafts[y].rank == to).collect();
-        let y = receivers[self.random.usize(0..receivers.len())];
         if self.chance(10) {
             return;
         }
+        let of_target = |&y: &usize| self.drafts[y].rank == to && !self.is_put(y);
+        let receivers: Vec<usize> = (0..self.drafts.len()).filter(of_target).collect();
+        let y = self.random.choice(receivers).unwrap_or_else(|| self.push(to, 0, What::Join));
         self.drafts[y].waits.push(cell);
         self.follow(x, y);
         let from = self.drafts[x].rank;
@@ -247,6 +254,14 @@ fn origin(programs: &[Program], span: &Span) -> Option<Rank> {
         span = programs.iter().find_map(|p| p.instructions().find_map(|(_, _, i)| copied(p, i)))?;
     }
     None
+}
+
+/// Whether every output of a mutant holds the same rank's input as before, be it by another way.
+pub fn has_same_origins(original: &[Program], mutant: &[Program]) -> bool {
+    let origins = |programs: &[Program]| -> Vec<_> {
+        programs.iter().flat_map(|p| &p.outputs).map(|output| origin(programs, &output.span)).collect()
+    };
+    origins(original) == origins(mutant)
 }
 
 /// Runs one epoch with fresh inputs; the outputs must be what `original` says.

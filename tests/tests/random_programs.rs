@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mkernel_core::{Program, Violation, validate};
 use mkernel_sim::{Options, Seeded};
-use mkernel_tests::judge::{Tally, compare, kind};
-use mkernel_tests::mutate::mutations;
+use mkernel_tests::judge::{ACCEPTED, Tally, compare, kind};
+use mkernel_tests::mutate::{apply_all, mutations};
 use mkernel_tests::{model, random};
 
 /// Seeds of the programs drawn: all below.
@@ -68,7 +68,12 @@ fn no_mutant_of_a_random_program_survives() {
         if compare(&original).is_ok_and(|verdict| verdict.is_ok()) {
             let mut random = fastrand::Rng::with_seed(name);
             let some = random.choose_multiple(mutations(&original), 100).into_iter().map(|m| vec![m]);
-            let tally = Tally::run(&original, some, &|v, e, s| random::is_right(&original, v, e, s));
+            let mut tally = Tally::run(&original, some, &|v, e, s| random::is_right(&original, v, e, s));
+            // Copies of the same bytes are many; which of them is read makes no difference.
+            tally.survivors.retain(|(changes, why)| {
+                let mutant = apply_all(changes, &original).expect("it was made before");
+                why != ACCEPTED || !random::has_same_origins(&original, &mutant)
+            });
             assert!(tally.survivors.is_empty(), "program {name}: {tally}");
             (mutants, programs) = (mutants + tally.mutants, programs + 1);
         }
