@@ -63,12 +63,12 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
                 add(span, event(segment_event(instruction.segments.end - 1)), kind, 0);
             }
             if let Op::Put(id) = instruction.op {
-                let (put, transfer) = (program.put(id), event(transfer_event(program, id.0)));
-                add(&put.source, transfer, Kind::Read, 0);
+                let (put, transfer) = (program.put(id), transfer_event(program, id.0));
+                add(&put.source, event(transfer), Kind::Read, 0);
                 if let Some(count) = &put.count {
                     add(count, event(segment_event(instruction.segments.end - 1)), Kind::Read, 0);
                 }
-                add(&put.target, transfer, Kind::Write, 0);
+                add(&put.target, event(transfer + 1), Kind::Write, 0);
             }
         }
     }
