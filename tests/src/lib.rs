@@ -5,3 +5,4 @@ pub mod judge;
 pub mod model;
 pub mod mutate;
 pub mod random;
+pub mod relay;

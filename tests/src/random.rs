@@ -28,6 +28,7 @@ struct Draft {
     waits: Vec<CellId>,
     signals: Vec<Signal>,
     reads: Span,
+    retired: Option<CellId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,7 +84,16 @@ impl Drawing {
 
     fn push(&mut self, rank: Rank, lane: usize, what: What) -> usize {
         let (time, reads) = (self.random.f64(), input(rank));
-        self.drafts.push(Draft { rank, lane, time, what, waits: Vec::new(), signals: Vec::new(), reads });
+        self.drafts.push(Draft {
+            rank,
+            lane,
+            time,
+            what,
+            waits: Vec::new(),
+            signals: Vec::new(),
+            reads,
+            retired: None,
+        });
         self.drafts.len() - 1
     }
 
@@ -131,6 +141,9 @@ impl Drawing {
             }
         }
         for x in 0..count {
+            if self.is_put(x) && self.chance(60) {
+                self.draw_retirement(x);
+            }
             if let What::Put { to, cell, .. } = self.drafts[x].what {
                 self.draw_receiver(x, to, cell);
             }
@@ -177,6 +190,17 @@ impl Drawing {
             self.drafts[x].waits.push(credit);
             self.signal(y, back, Born::Empty);
         }
+    }
+
+    /// Some instruction waits until the source of put `x` has been read.
+    fn draw_retirement(&mut self, x: usize) {
+        let rank = self.drafts[x].rank;
+        let own: Vec<usize> = (0..self.drafts.len()).filter(|&y| y != x && self.drafts[y].rank == rank).collect();
+        let cell = self.cell(rank, Born::Empty);
+        let y = self.random.choice(own).unwrap_or_else(|| self.push(rank, 0, What::Join));
+        self.drafts[y].time = self.drafts[y].time.max(self.drafts[x].time + 0.01);
+        self.drafts[y].waits.push(cell);
+        self.drafts[x].retired = Some(cell);
     }
 
     fn build(self) -> Vec<Program> {
@@ -229,9 +253,9 @@ impl Role for Script<'_> {
                 }
                 What::Put { to, cell, has_bytes } => {
                     let (source, target) = (draft.reads, slot(to, *id));
-                    let put = Put { source, target, cell, count: None, retired: None };
-                    let put = if has_bytes { put } else { Put::signal(draft.rank, to, cell) };
-                    lane.put(&draft.waits, put);
+                    let put = Put { source, target, cell, count: None, retired: draft.retired };
+                    let bare = Put { retired: draft.retired, ..Put::signal(draft.rank, to, cell) };
+                    lane.put(&draft.waits, if has_bytes { put } else { bare });
                 }
             }
         }
