@@ -59,6 +59,9 @@ pub enum FileError {
     /// The operating system said no.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// A directory, a device or the like is in the way.
+    #[error("this is not a regular file")]
+    NotAFile,
     /// It is not a safetensors file, or it lies about its content.
     #[error("not a sound safetensors file: {0}")]
     Format(#[from] SafeTensorError),

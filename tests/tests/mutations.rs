@@ -1,4 +1,5 @@
 //! Every mutant of AG+GEMM dies, or is proved to be no change.
+#![allow(clippy::unwrap_used)]
 
 use mkernel_core::{DType, Executor, Fault, Verified};
 use mkernel_kernels::AgGemm;
@@ -10,7 +11,7 @@ use mkernel_tests::mutate::mutations;
 const SAMPLE_SEEDS: [u64; 2] = [1, 2];
 
 fn case(gpus: &[u32], (m, n, k): (u64, u64, u64)) -> Case {
-    Case { gpus: gpus.to_vec(), op: AgGemm { m, n, k, dtype: DType::Bf16 } }
+    Case::new(gpus, AgGemm { m, n, k, dtype: DType::Bf16 })
 }
 
 fn right(case: &Case, verified: &Verified, executor: &mut dyn Executor, seed: u64) -> Result<bool, Fault> {

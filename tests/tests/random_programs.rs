@@ -1,4 +1,5 @@
 //! Random programs: what `validate` accepts runs, what it calls a deadlock hangs, and the race detector agrees.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -59,7 +59,9 @@ fn an_output_that_cannot_be_written_is_refused_before_the_run() {
     fs::create_dir(directory.join("taken")).unwrap();
     fs::write(directory.join("file"), "kept").unwrap();
     for flag in ["--output", "--trace"] {
-        for (place, says) in [("absent/out", "No such file"), ("taken", "directory"), ("file/out", "Not a directory")] {
+        for (place, says) in
+            [("absent/out", "No such file"), ("taken", "not a regular"), ("file/out", "Not a directory")]
+        {
             let place = directory.join(place);
             let ended = mkernel("run ag-gemm --m 8 --n 8 --k 8", &[flag, place.to_str().unwrap()]);
             assert_refused(&ended, &[flag, says, "can be written"], place.to_str().unwrap());
@@ -108,4 +110,20 @@ fn help_and_version_are_no_errors() {
         assert_eq!((ended.status, ended.stderr.as_str()), (0, ""), "{flags}");
         assert!(ended.stdout.contains("mkernel"), "{flags}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_or_socket_is_never_replaced_by_an_output_and_a_link_stays_a_link() {
+    let directory = directory("special");
+    let _socket = std::os::unix::net::UnixListener::bind(directory.join("socket")).unwrap();
+    let run =
+        |name: &str| mkernel("run ag-gemm --m 8 --n 8 --k 8", &["--output", directory.join(name).to_str().unwrap()]);
+    assert_refused(&run("socket"), &["--output", "not a regular file"], "socket");
+    fs::write(directory.join("file"), "old").unwrap();
+    std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
+    assert_eq!(run("link").status, 0);
+    assert!(fs::symlink_metadata(directory.join("link")).unwrap().is_symlink());
+    assert_eq!(crate::support::read(&directory.join("file")).rows, 8);
+    assert_eq!(names(&directory), ["file", "link", "socket"]);
 }
