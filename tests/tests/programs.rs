@@ -43,7 +43,7 @@ fn first(p: &mut Program) -> &mut Instruction {
     &mut p.lanes[0].instructions[0]
 }
 
-/// Empties a list of the first instruction's first segment or of the instruction.
+/// An empty list.
 fn none() -> std::ops::Range<u32> {
     0..0
 }
@@ -91,9 +91,10 @@ fn a_lane_needs_a_cta_an_instruction_and_a_way_out() {
 #[test]
 fn an_instruction_is_checked_by_itself_and_named() {
     let copy = "rank 0 intra lane 0 instruction 0";
-    let cases: [(&str, fn(&mut Program)); 12] = [
+    type Case = (&'static str, fn(&mut Program));
+    let cases: [Case; 12] = [
         ("a list range lies outside its pool", |p| first(p).writes = 0..99),
-        ("a list range lies outside its pool", |p| p.segments[0].reads = 3..1),
+        ("a list range lies outside its pool", |p| (p.segments[0].reads.start, p.segments[0].reads.end) = (1, 0)),
         ("it has no segment", |p| first(p).segments = none()),
         ("it reads or writes the wrong number of spans", |p| first(p).writes = none()),
         ("it reads or writes the wrong number of spans", |p| p.segments[0].reads = none()),

@@ -58,7 +58,7 @@ fn code(path: &str) -> Vec<(usize, String, bool)> {
     let mut tests = is_test(path);
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        tests |= line.starts_with("#[cfg(test)]");
+        tests |= line.starts_with("#[cfg(") && line.contains("test");
         lines.push((index + 1, line.split("//").next().unwrap_or("").to_owned(), tests));
     }
     lines
