@@ -90,6 +90,7 @@ impl<O: Operator> Instance<O> {
     /// # Errors
     /// [`Error::Fault`]; the instance is of no more use then.
     pub fn launch(&mut self) -> Result<Report, Error> {
+        tracing::debug!(epoch = self.launches, "launch");
         let run: Run = self.executor.launch()?;
         self.launches += 1;
         Ok(Report::new(run, self.programs.programs().iter().map(|p| p.law.inter_out).collect()))

@@ -144,17 +144,23 @@ impl Job {
         Ok(Box::new(executor))
     }
 
-    /// Tells all ranks of this rank's error, unless the job has a fault already; answers what this rank reports.
-    pub(crate) fn fail(&self, error: Error) -> Error {
-        self.with_control(|control| first_fault(control, error, self.rank, self.step_deadline))
+    /// Tells all ranks of this rank's error, unless the job has a fault already, and leaves; answers what this rank reports.
+    pub(crate) fn fail(mut self, error: Error) -> Error {
+        let mut control = self.take_control();
+        let answer = first_fault(&mut control, error, self.rank, self.step_deadline);
+        // The first fault is the answer; there is nothing to agree on after it.
+        let _ = control.leave();
+        answer
     }
 
     /// Leaves the job: returns when all ranks do.
     pub(crate) fn leave(mut self) -> Result<(), Error> {
+        self.take_control().leave().map_err(|error| known(error, None))
+    }
+
+    fn take_control(&mut self) -> Control {
         self.stop();
-        let control = self.shared.control().take();
-        let left = control.expect("a job is left once").leave();
-        left.map_err(|error| known(error, None))
+        self.shared.control().take().expect("a job is left once")
     }
 
     fn stop(&mut self) {

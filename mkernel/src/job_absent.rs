@@ -39,8 +39,8 @@ impl Job {
         match *self {}
     }
 
-    pub(crate) fn fail(&self, _: Error) -> Error {
-        match *self {}
+    pub(crate) fn fail(self, _: Error) -> Error {
+        match self {}
     }
 
     pub(crate) fn leave(self) -> Result<(), Error> {

@@ -112,10 +112,9 @@ impl Session {
         self.job.as_ref().map_or(Ok(()), Job::meet)
     }
 
-    /// Tells the other ranks of the job of an error that ended this rank's part, and answers the error that all report: the
-    /// first one.
-    pub fn fail(&self, error: Error) -> Error {
-        match &self.job {
+    /// Ends the job with an error that ended this rank's part. All ranks report the same one, the first: it is the answer.
+    pub fn fail(&mut self, error: Error) -> Error {
+        match self.job.take() {
             Some(job) => job.fail(error),
             None => error,
         }
@@ -196,7 +195,7 @@ impl Session {
         }
         let Options { profile, roles, .. } = &self.options;
         let plan = |rank| operator.plan(&self.world, rank, profile, roles);
-        host::check_memory(operator, &plan(Rank(0))?)?;
+        host::check_memory(operator, &plan(Rank(0))?, self.job.is_some())?;
         let programs = self.world.ranks().map(plan).collect::<Result<_, _>>()?;
         Ok(validate(programs)?)
     }
