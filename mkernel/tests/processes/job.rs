@@ -43,7 +43,7 @@ pub(crate) struct Job {
     pub(crate) more: Vec<String>,
     /// Given to `taskset -c`, if there is any.
     pub(crate) cores: Option<&'static str>,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Job {
