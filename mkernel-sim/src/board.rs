@@ -145,6 +145,10 @@ impl Pulses<'_> {
             }
         }
         let is_still = move |since: &Instant| now.duration_since(*since) >= limit;
-        (0..).map(Rank).zip(&self.seen).filter(move |(rank, (_, since))| *rank != own && is_still(since)).map(|(r, _)| r)
+        (0..)
+            .map(Rank)
+            .zip(&self.seen)
+            .filter(move |(rank, (_, since))| *rank != own && is_still(since))
+            .map(|(r, _)| r)
     }
 }

@@ -1,4 +1,5 @@
-//! The transport within one process, which delivers as badly as the contract allows.
+//! The transport between ranks whose memory this process maps, in the same process or others: it delivers as badly as the
+//! network says and the contract allows.
 //!
 //! A put in flight is a list of deliveries still to be made: its pieces, its signal, its completion. Each poll makes
 //! some, chosen by the seed. The only orders kept are those of the contract: the signal after the last piece, and no
@@ -25,7 +26,6 @@ pub(crate) struct Loopback {
     random: fastrand::Rng,
     flights: Vec<Flight>,
     posted: u64,
-    payload: Vec<u8>,
     /// What may be delivered next; kept for its memory alone.
     options: Vec<(usize, Delivery)>,
 }
@@ -56,8 +56,8 @@ enum Delivery {
 impl Loopback {
     pub(crate) fn new(host: Arc<Host>, rank: Rank, network: &Network, seed: u64) -> Loopback {
         let random = fastrand::Rng::with_seed(seed ^ u64::from(rank.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let (flights, payload, options) = (Vec::new(), Vec::new(), Vec::new());
-        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, payload, options }
+        let (flights, options) = (Vec::new(), Vec::new());
+        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, options }
     }
 
     /// Whether another step of the proxy may do something: deliver, or post what waits if anything `waits`.
@@ -147,11 +147,7 @@ impl Loopback {
             let len = (source.row_bytes - skip).min(to - at);
             match &flight.wire {
                 Some(wire) => self.host.memory.store(target, row, skip, &wire[at as usize..(at + len) as usize]),
-                None => {
-                    self.payload.resize(len as usize, 0);
-                    self.host.memory.load(source, row, skip, &mut self.payload);
-                    self.host.memory.store(target, row, skip, &self.payload);
-                }
+                None => self.host.memory.carry(source, target, row, skip, len),
             }
             at += len;
         }

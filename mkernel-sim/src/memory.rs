@@ -65,6 +65,13 @@ impl Memory {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
+    /// Copies bytes `skip..skip + len` of row `row` of one span into the same place of another.
+    pub(crate) fn carry(&self, source: &Span, target: &Span, row: u32, skip: u64, len: u64) {
+        let (from, to) = (self.at(source, row, skip, len), self.at(target, row, skip, len));
+        // SAFETY: as in `load` and `store`; `len` fits in usize since it is inside a block.
+        unsafe { ptr::copy(from, to, len as usize) }
+    }
+
     /// Copies a whole span out of memory, row after row.
     pub(crate) fn gather(&self, span: &Span, bytes: &mut [u8]) {
         assert_eq!(bytes.len() as u64, span.bytes(), "the buffer is not of the length of {span}");

@@ -10,14 +10,13 @@ use crate::block::Words;
 use crate::board::{Board, Pulses};
 use crate::watch::Watch;
 
-/// A peer whose pulse stands still for this long has stopped, as far as the search for a cause is concerned.
-const STILL: Duration = Duration::from_millis(250);
-
 /// The board, and one word of each rank that changes while its launch goes on.
 #[derive(Debug)]
 pub(crate) struct Peers {
     own: Rank,
     board: Arc<Board>,
+    /// A peer whose pulse stands still for this long has stopped, as far as the search for a cause is concerned.
+    still: Duration,
     /// Its first word rises while the rank's launch goes on.
     progress: Vec<Words>,
 }
@@ -32,8 +31,9 @@ pub(crate) struct Look<'a> {
 }
 
 impl Peers {
-    pub(crate) fn new(board: Arc<Board>, progress: Vec<Words>) -> Peers {
-        Peers { own: board.rank(), board, progress }
+    /// The peers of a launch in which nothing may stand still for longer than `deadline`.
+    pub(crate) fn new(board: Arc<Board>, progress: Vec<Words>, deadline: Duration) -> Peers {
+        Peers { own: board.rank(), board, still: deadline / 2, progress }
     }
 
     pub(crate) fn own(&self) -> Rank {
@@ -64,13 +64,13 @@ impl Look<'_> {
             self.own = watch.progress();
         }
         // Looked at all the while, so that a pulse's age is known when it matters.
-        self.pulses.stopped(STILL).for_each(drop);
+        self.pulses.stopped(self.peers.still).for_each(drop);
         self.peers.board.is_aborted()
     }
 
     /// The fault of a wait that lasted too long: if a process has stopped, it is the cause.
     pub(crate) fn blame(&mut self, fault: Fault) -> Fault {
-        match self.pulses.stopped(STILL).next() {
+        match self.pulses.stopped(self.peers.still).next() {
             Some(peer) if fault.kind == FaultKind::Deadline => Fault { peer: Some(peer), ..fault },
             _ => fault,
         }

@@ -101,7 +101,7 @@ impl Shm {
         }
         let deadline = options.deadline;
         let host = Host::of(Arc::clone(&verified), Memory::of(regions), Cells::of(cells), options.poison);
-        let peers = Peers::new(Arc::clone(&board), progress);
+        let peers = Peers::new(Arc::clone(&board), progress, deadline);
         let threaded = Threaded::with(host, options, Some(peers))?;
         Ok(Shm { board, threaded, verified, stats, deadline, fault: None })
     }

@@ -72,9 +72,8 @@ impl Threaded {
     /// Hosts every rank, or one rank that has `peers`.
     pub(crate) fn with(host: Host, options: Options, peers: Option<Peers>) -> Result<Threaded, SimError> {
         let host = Arc::new(host);
-        let is_here = |p: &&Program| {
-            peers.as_ref().is_none_or(|peers| p.rank == peers.own()) && !options.network.is_dead(p.rank)
-        };
+        let is_here =
+            |p: &&Program| peers.as_ref().is_none_or(|peers| p.rank == peers.own()) && !options.network.is_dead(p.rank);
         let programs = || host.verified.programs().iter().filter(is_here);
         let proxies = programs().filter(|p| !p.puts.is_empty());
         let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;

@@ -55,7 +55,10 @@ impl Shared {
     fn keep(&self) {
         while !self.is_over.load(SeqCst) {
             self.board.beat();
-            if let Some(control) = self.control().as_mut() {
+            // The owner has it only to exchange something, and hears of faults itself then.
+            if let Ok(mut control) = self.control.try_lock()
+                && let Some(control) = control.as_mut()
+            {
                 let event = control.step(Duration::ZERO);
                 if matches!(event, Ok(Some(Event::Fault(_))) | Err(_)) || control.fault().is_some() {
                     self.board.abort();
@@ -75,10 +78,9 @@ impl Job {
         let board = match meet_first(&mut control, &world, rank) {
             Ok(board) => Arc::new(board),
             Err(error) => {
-                let rank_error = first_fault(&mut control, error, rank, config.setup.step_deadline);
-                // The error is the answer; a fault while leaving adds nothing.
-                let _ = control.leave();
-                return Err(rank_error);
+                let answer = first_fault(&mut control, error, rank, config.setup.step_deadline);
+                leave_after(control);
+                return Err(answer);
             }
         };
         let shared = Shared { control: Mutex::new(Some(control)), board, is_over: AtomicBool::new(false) };
@@ -148,8 +150,7 @@ impl Job {
     pub(crate) fn fail(mut self, error: Error) -> Error {
         let mut control = self.take_control();
         let answer = first_fault(&mut control, error, self.rank, self.step_deadline);
-        // The first fault is the answer; there is nothing to agree on after it.
-        let _ = control.leave();
+        leave_after(control);
         answer
     }
 
@@ -227,6 +228,14 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
     }
 }
 
+/// Lets the last messages out. Without a word on the fault rank 0 does not answer, and nobody waits for its farewell.
+fn leave_after(control: Control) {
+    if control.fault().is_some() {
+        // The first fault is what is reported; leaving after it has nothing to add.
+        let _ = control.leave();
+    }
+}
+
 /// A fault of the job as the error to report.
 fn reported(fault: JobFault, waited: Option<Fault>) -> Error {
     if let JobFault::Raised { record, .. } = &fault
@@ -234,7 +243,7 @@ fn reported(fault: JobFault, waited: Option<Fault>) -> Error {
     {
         return Error::Fault(fault);
     }
-    Error::Job { fault, waited: waited.filter(|fault| fault.kind == FaultKind::Aborted) }
+    Error::Job { fault, waited: waited.filter(|fault| fault.kind == FaultKind::Aborted && fault.cell.is_some()) }
 }
 
 /// An error of the control channel as the error to report.

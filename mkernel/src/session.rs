@@ -69,13 +69,7 @@ pub struct Session {
 impl Session {
     /// A session of all ranks of `world` in this process.
     pub fn new(world: World, options: Options) -> Session {
-        Session {
-            world,
-            options,
-            instances: Vec::new(),
-            next_sequence: 0,
-                    job: None,
-        }
+        Session { world, options, instances: Vec::new(), next_sequence: 0, job: None }
     }
 
     /// A session of one rank, this process, of a job whose ranks are processes of one host. It returns when all ranks have

@@ -14,10 +14,8 @@ use std::time::{Duration, Instant};
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 
 /// Both operators, small, with shapes that divide by no world here.
-pub(crate) const OPERATORS: [&str; 2] = [
-    "ag-gemm --m 53 --n 39 --k 31",
-    "ring-attention --batch 2 --heads 4 --kv-heads 2 --seq 61 --dim 16 --causal",
-];
+pub(crate) const OPERATORS: [&str; 2] =
+    ["ag-gemm --m 53 --n 39 --k 31", "ring-attention --batch 2 --heads 4 --kv-heads 2 --seq 61 --dim 16 --causal"];
 
 /// How a rank ended.
 #[derive(Debug)]
