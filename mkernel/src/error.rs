@@ -46,17 +46,17 @@ pub enum Error {
     Host(#[from] mkernel_sim::SimError),
     /// Set the variables that the error names, or start the ranks with a launcher.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] Box<ConfigError>),
     /// The ranks did not meet, or do not run the same thing.
     #[error(transparent)]
-    Bootstrap(#[from] bootstrap::Error),
+    Bootstrap(#[from] Box<bootstrap::Error>),
     /// Start the job again: another rank is gone or has failed.
     #[error("{fault}{}", Waited(waited))]
     Job {
         /// The first fault of the job, the same on every rank.
         fault: JobFault,
         /// What this rank was waiting for, if it was in a launch.
-        waited: Option<Fault>,
+        waited: Option<Box<Fault>>,
     },
     /// The operating system gave no thread.
     #[error("no thread for the job")]
@@ -81,8 +81,20 @@ pub enum Error {
     Check(#[from] Failure),
 }
 
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(error.into())
+    }
+}
+
+impl From<bootstrap::Error> for Error {
+    fn from(error: bootstrap::Error) -> Error {
+        Error::Bootstrap(error.into())
+    }
+}
+
 /// The part of a message that says what a rank waited for.
-struct Waited<'a>(&'a Option<Fault>);
+struct Waited<'a>(&'a Option<Box<Fault>>);
 
 impl fmt::Display for Waited<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -156,7 +156,7 @@ impl Job {
 
     /// Leaves the job: returns when all ranks do.
     pub(crate) fn leave(mut self) -> Result<(), Error> {
-        self.take_control().leave().map_err(|error| known(error, None))
+        self.take_control().leave().map_err(known)
     }
 
     fn take_control(&mut self) -> Control {
@@ -205,9 +205,13 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
         _ => None,
     };
     // What is a fault of the job already, or what all ranks have found alike, needs no raising.
-    if let Error::Bootstrap(inner @ (bootstrap::Error::Fault { .. } | bootstrap::Error::Diverged(_))) = error {
-        return known(inner, None);
-    }
+    let error = match error {
+        Error::Bootstrap(inner) => match *inner {
+            inner @ (bootstrap::Error::Fault { .. } | bootstrap::Error::Diverged(_)) => return known(inner),
+            inner => Error::from(inner),
+        },
+        other => other,
+    };
     // An abort is the answer to a fault that has been heard of: it is no cause.
     if control.fault().is_none() && waited.is_none_or(|fault| fault.kind != FaultKind::Aborted) {
         let record = waited.as_ref().map_or_else(|| text(&error), record::encode);
@@ -243,14 +247,15 @@ fn reported(fault: JobFault, waited: Option<Fault>) -> Error {
     {
         return Error::Fault(fault);
     }
-    Error::Job { fault, waited: waited.filter(|fault| fault.kind == FaultKind::Aborted && fault.cell.is_some()) }
+    let waited = waited.filter(|fault| fault.kind == FaultKind::Aborted && fault.cell.is_some());
+    Error::Job { fault, waited: waited.map(Box::new) }
 }
 
 /// An error of the control channel as the error to report.
-fn known(error: bootstrap::Error, waited: Option<Fault>) -> Error {
+fn known(error: bootstrap::Error) -> Error {
     match error {
-        bootstrap::Error::Fault { fault, .. } => reported(fault, waited),
-        other => Error::Bootstrap(other),
+        bootstrap::Error::Fault { fault, .. } => reported(fault, None),
+        other => other.into(),
     }
 }
 

@@ -160,7 +160,7 @@ pub(crate) fn error(stop: &Stop) -> String {
     let failure = match stop {
         Stop::Failed(Error::Fault(fault)) | Stop::Refused(Error::Fault(fault)) => fault_json(fault),
         Stop::Failed(Error::Job { fault, waited }) | Stop::Refused(Error::Job { fault, waited }) => {
-            job_json(fault, waited.as_ref())
+            job_json(fault, waited.as_deref())
         }
         Stop::Failed(Error::Bootstrap(_)) | Stop::Refused(Error::Bootstrap(_)) => {
             FailureJson { kind: "start", ..FailureJson::default() }

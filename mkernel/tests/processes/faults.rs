@@ -8,6 +8,9 @@ use crate::job::{Ended, Job, OPERATORS, Rank, directory, left_behind};
 /// Runs until somebody is lost.
 const FOR_EVER: &str = "--epochs 1000000000 --verbose";
 
+/// What a rank says before each launch.
+const LAUNCH: &str = "launch epoch=";
+
 /// The ends of all ranks but one, with the longest time that any took from now. A stopped one lives on until then.
 fn others(mut ranks: Vec<Rank>, gone: usize) -> (Vec<Ended>, Duration) {
     let start = Instant::now();
@@ -33,13 +36,13 @@ fn kill(rounds: usize, seed: u64) {
     let output = folder.join("out.safetensors").to_str().unwrap().to_owned();
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
-        let phase = if round % 2 == 0 { "instance made" } else { "launch" };
+        let phase = if round % 2 == 0 { "instance made" } else { LAUNCH };
         for (number, operator) in OPERATORS.into_iter().enumerate() {
             for gone in 0..3 {
                 let job = Job::new(if number == 0 { &[2, 1] } else { &[3] }, &format!("{operator} {FOR_EVER}"));
                 let job = Job { more: vec!["--output".into(), output.clone()], ..job };
                 let ranks = job.start_all();
-                ranks[gone].hear(phase, if phase == "launch" { random.usize(1..40) } else { 1 });
+                ranks[gone].hear(phase, if phase == LAUNCH { random.usize(1..40) } else { 1 });
                 ranks[gone].signal("-KILL");
                 let (ended, time) = others(ranks, gone);
                 longest = longest.max(time);
@@ -99,7 +102,7 @@ fn a_stopped_rank_is_named_at_the_deadline_with_what_was_waited_for() {
     for gone in 0..3 {
         let job = Job::new(&[2, 1], &format!("{} {FOR_EVER} --deadline-ms 1500", OPERATORS[0]));
         let ranks = job.start_all();
-        ranks[gone].hear("launch", 5);
+        ranks[gone].hear(LAUNCH, 5);
         ranks[gone].signal("-STOP");
         let (ended, time) = others(ranks, gone);
         println!("rank {gone} stopped: the last survivor ended after {time:?}, deadline 1.5 s, step deadline 2 s");
@@ -133,7 +136,7 @@ fn an_output_that_cannot_be_written_ends_every_rank_and_says_why() {
 fn json_of_a_lost_rank_names_it() {
     let job = Job::new(&[2], &format!("{} {FOR_EVER} --json", OPERATORS[0]));
     let ranks = job.start_all();
-    ranks[1].hear("launch", 3);
+    ranks[1].hear(LAUNCH, 3);
     ranks[1].signal("-KILL");
     let (ended, _) = others(ranks, 1);
     let json: serde_json::Value = serde_json::from_str(&ended[0].stdout).unwrap();
