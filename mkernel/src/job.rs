@@ -24,6 +24,9 @@ use crate::session::Options;
 /// How often the thread steps the control channel and beats.
 const BEAT: Duration = Duration::from_millis(4);
 
+/// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// A rank that has met the others.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -212,6 +215,10 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
         },
         other => other,
     };
+    // Memory out of reach is mostly that of a process that is gone: its connection says so within moments.
+    if matches!(error, Error::Host(SimError::Segment(SegmentError::Open { .. }))) && hear(control, GRACE).is_err() {
+        return error;
+    }
     // An abort is the answer to a fault that has been heard of: it is no cause.
     if control.fault().is_none() && waited.is_none_or(|fault| fault.kind != FaultKind::Aborted) {
         let record = waited.as_ref().map_or_else(|| text(&error), record::encode);
@@ -219,17 +226,23 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
             return error;
         }
     }
-    let start = Instant::now();
-    while control.fault().is_none() && start.elapsed() < limit {
-        if control.step(BEAT).is_err() {
-            return error;
-        }
+    if hear(control, limit).is_err() {
+        return error;
     }
     match control.fault() {
         None => error,
         Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 => error,
         Some(fault) => reported(fault.clone(), waited),
     }
+}
+
+/// Steps until the job has a fault, for at most `limit`.
+fn hear(control: &mut Control, limit: Duration) -> Result<(), bootstrap::Error> {
+    let start = Instant::now();
+    while control.fault().is_none() && start.elapsed() < limit {
+        control.step(BEAT)?;
+    }
+    Ok(())
 }
 
 /// Lets the last messages out. Without a word on the fault rank 0 does not answer, and nobody waits for its farewell.
