@@ -84,11 +84,7 @@ impl Launch<'_> {
             return Ok(Outcome::Progress);
         }
         if self.ctas[agent].slots.is_empty() {
-            let network = &self.options.network;
-            let cta = &self.ctas[agent];
-            // A CTA that an injection stops never exits; `claim` has given it the instruction to stop at, if any is left.
-            let lives = network.fate(cta.cta.rank, cta.cta.number, cta.started) == Fate::Lives;
-            return Ok(if lives { Outcome::Done } else { Outcome::Blocked });
+            return Ok(Outcome::Done);
         }
         if self.is_stopped(agent) {
             return Ok(Outcome::Blocked);
