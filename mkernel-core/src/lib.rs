@@ -14,6 +14,7 @@
 //! | epoch | [`signal`] |
 //! | program | [`program`], built by [`builder`], proved by [`mod@validate`] |
 //! | role | [`role`] |
+//! | routing, what data decides | [`routing`] |
 //! | transport | [`transport`], fed by [`proxy`] |
 //! | executor | [`executor`], ends in a [`fault`] at worst |
 #![deny(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod program;
 pub mod proxy;
 pub mod region;
 pub mod role;
+pub mod routing;
 pub mod signal;
 pub mod ticket;
 pub mod transport;
@@ -38,10 +40,11 @@ pub use builder::{LaneBuilder, ProgramBuilder};
 pub use dtype::DType;
 pub use executor::{Executor, Run};
 pub use fault::{Fault, FaultKind};
-pub use program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Segment};
+pub use program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Routed, Segment, Stage};
 pub use proxy::Proxy;
 pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};
+pub use routing::Experts;
 pub use signal::{Born, Cell, CellId, Signal};
 pub use ticket::Ticket;
 pub use transport::Transport;

@@ -55,6 +55,8 @@ pub struct Progress {
 struct Entry {
     post: Post,
     cell: Cell,
+    /// Whether the ticket says how many rows are carried.
+    is_counted: bool,
     retired: Option<CellId>,
     role: RoleName,
     lane: LaneId,
@@ -148,9 +150,18 @@ impl<T: Transport> Proxy<T> {
         if entry.tickets != round {
             return Err(entry.fault(self.rank));
         }
+        let (mut source, mut target) = (entry.post.source, entry.post.target);
+        if entry.is_counted {
+            // A count beyond the plan would carry bytes that nobody proved to be there.
+            if ticket.argument() > source.rows {
+                return Err(entry.fault(self.rank));
+            }
+            (source.rows, target.rows) = (ticket.argument(), ticket.argument());
+        }
         entry.tickets += 1;
         self.tickets += 1;
-        Ok(Post { value: entry.cell.full(self.first_epoch.wrapping_add(round)), ..entry.post })
+        let value = entry.cell.full(self.first_epoch.wrapping_add(round));
+        Ok(Post { source, target, value, ..entry.post })
     }
 
     fn failed(&self, error: &TransportError) -> Fault {
@@ -184,6 +195,7 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
         entries[id.0 as usize] = Some(Entry {
             post,
             cell: *target.cell(put.cell),
+            is_counted: put.count.is_some(),
             retired: put.retired,
             role: program.lanes[usize::from(lane.0)].role,
             lane,

@@ -10,6 +10,11 @@ use crate::split::RoleCtas;
 pub enum TensorKind {
     /// Written by the host before each launch.
     Input,
+    /// Written by the host before each launch; integers below the limit, negative ones for none.
+    Ids {
+        /// One past the largest.
+        limit: u64,
+    },
     /// Read by the host after each launch.
     Output,
 }

@@ -8,6 +8,7 @@
 //! and per launch and rank the host's writes of inputs and reads of outputs. What happens before what:
 //! - a segment comes after the launch's start and after all contributions to the cells that it and its earlier segments
 //!   wait for; the writes of an instruction come after all its segments; its signals cover its writes;
+//!   a wait that data may leave out orders its own segment's reads alone;
 //! - a put reads after its instruction; it writes after it has read; `retired` covers the read, its signal the write;
 //! - a launch ends after all writes of its rank's instructions, and the rank's next one starts after that. Puts are
 //!   not waited for.
@@ -70,6 +71,8 @@ struct LaneState {
     wait: usize,
     /// What the waits of the instruction have ordered so far.
     waited: Clock,
+    /// What the waits of the segment that data may leave out have ordered: its own reads alone.
+    picked: Clock,
     /// The segments read so far, with all that comes before them.
     read: Clock,
     /// Cells whose waits held, with the event that the waits belong to still to come.
@@ -143,13 +146,15 @@ impl<'a> Detector<'a> {
             self.finish(program, lane)?;
             return Ok(true);
         };
-        while let Some(&cell) = program.waits(segment).get(state.wait) {
+        let certain = program.waits(segment).len();
+        while let Some(&cell) = program.waits(segment).iter().chain(program.picked(segment)).nth(state.wait) {
+            let is_certain = state.wait < certain;
             let Some(used) = self.waits_for(program, cell) else { return Ok(false) };
             let clock = used.and_then(|epoch| self.uses.get(&(program.rank, cell, epoch))).map(|u| u.clock.clone());
             let state = &mut self.ranks[rank].lanes[lane];
             state.wait += 1;
             if let (Some(epoch), Some(clock)) = (used, clock) {
-                state.waited.join(&clock);
+                if is_certain { &mut state.waited } else { &mut state.picked }.join(&clock);
                 state.uses.push((cell, epoch));
             }
             return Ok(true);
@@ -165,7 +170,9 @@ impl<'a> Detector<'a> {
         });
         let mut clock = self.ranks[rank].start.clone();
         clock.join(&self.ranks[rank].lanes[lane].waited);
-        let node = self.event(party, &clock, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
+        let mut before = clock.clone();
+        before.join(&std::mem::take(&mut self.ranks[rank].lanes[lane].picked));
+        let node = self.event(party, &before, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
         clock.insert(node);
         self.note_waits(program, lane, node)?;
         self.ranks[rank].lanes[lane].read.join(&clock);
@@ -180,7 +187,12 @@ impl<'a> Detector<'a> {
         let mut clock = std::mem::take(&mut state.read);
         let access = if instruction.op == Op::Release { Access::Release } else { Access::Write };
         let party = self.party(program, lane, |role, lane, instruction| Actor::Write { role, lane, instruction });
-        let node = self.event(party, &clock, program.writes(instruction).iter().map(|s| (s, access)))?;
+        let count = match instruction.op {
+            Op::Put(id) => program.put(id).count.as_ref(),
+            _ => None,
+        };
+        let writes = program.writes(instruction).iter().map(|s| (s, access));
+        let node = self.event(party, &clock, writes.chain(count.map(|s| (s, Access::Read))))?;
         clock.insert(node);
         for signal in program.signals(instruction) {
             self.contribute(party.epoch, (signal.rank, signal.cell), signal.amount, node, &clock, false)?;
@@ -221,7 +233,7 @@ impl<'a> Detector<'a> {
         let rank = program.rank.0 as usize;
         let clock = self.ranks[rank].end.clone();
         let party = Party { rank: program.rank, epoch: self.ranks[rank].epoch, actor: Actor::HostRead };
-        let node = self.event(party, &clock, program.outputs.iter().map(|p| (&p.span, Access::Read)))?;
+        let node = self.event(party, &clock, program.host_reads().map(|s| (s, Access::Read)))?;
         let state = &mut self.ranks[rank];
         state.end.insert(node);
         state.epoch += 1;
@@ -355,7 +367,7 @@ impl Detector<'_> {
             for (lane, at) in state.lanes.iter().enumerate().filter(|_| state.epoch < self.epochs) {
                 let Some(instruction) = program.lanes[lane].instructions.get(at.instruction) else { continue };
                 let segment = &program.segments(instruction)[at.segment];
-                let cell = program.waits(segment)[at.wait];
+                let Some(&cell) = program.waits(segment).iter().chain(program.picked(segment)).nth(at.wait) else { continue };
                 let waiter = self.party(program, lane, |role, lane, instruction| Actor::Segment {
                     role,
                     lane,
@@ -380,7 +392,8 @@ fn check_indices(programs: &[Program]) -> Result<(), Race> {
         }
         for (lane, at, instruction) in program.instructions() {
             let segments = program.segments(instruction);
-            let waits = segments.iter().flat_map(|s| program.waits(s)).all(|&cell| has(program.rank, cell));
+            let waits = segments.iter().flat_map(|s| program.waits(s).iter().chain(program.picked(s)));
+            let waits = waits.into_iter().all(|&cell| has(program.rank, cell));
             let signals = program.signals(instruction).iter().all(|s| has(s.rank, s.cell));
             let put = match instruction.op {
                 Op::Put(id) => program.puts.get(id.0 as usize).is_some_and(|put| {

@@ -1,3 +1,5 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
 
 pub mod ag_gemm;
+
+pub mod moe;

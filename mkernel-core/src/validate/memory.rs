@@ -51,7 +51,7 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
     for (index, program) in graph.programs.iter().enumerate() {
         let event = |local| Event { program: index as u32, local };
         program.inputs.iter().for_each(|p| add(&p.span, event(0), Kind::Write, 0));
-        program.outputs.iter().for_each(|p| add(&p.span, event(0), Kind::Read, 1));
+        program.host_reads().for_each(|s| add(s, event(0), Kind::Read, 1));
         for (_, _, instruction) in program.instructions() {
             for segment in instruction.segments.clone() {
                 for span in program.reads(&program.segments[segment as usize]) {

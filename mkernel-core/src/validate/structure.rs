@@ -1,6 +1,6 @@
 //! What each program, and each reference from one to another, must be by itself.
 
-use super::find;
+use super::{find, routed};
 use super::violation::{At, LaneFault, Malformed, Party, Violation};
 use crate::dtype::DType;
 use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
@@ -129,6 +129,9 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
             })
         }
         Op::Reduce { narrow, output } => check_reduce(program, i, narrow, output),
+        Op::Pack { .. } | Op::Route { .. } | Op::Expert { .. } | Op::Combine { .. } | Op::Merge { .. } => {
+            routed::check(program, i)
+        }
         Op::Gemm { input, output } => {
             let [c] = writes else { return Err(Malformed::Arity) };
             let (input, output) = (input.bytes(), output.bytes());
@@ -196,7 +199,7 @@ fn same_shape(a: &Span, b: &Span) -> bool {
 }
 
 /// Whether a span is whole elements of `bytes` bytes.
-fn elements(span: &Span, bytes: u64) -> bool {
+pub(super) fn elements(span: &Span, bytes: u64) -> bool {
     span.offset.is_multiple_of(bytes)
         && span.row_bytes.is_multiple_of(bytes)
         && (span.rows <= 1 || span.stride.is_multiple_of(bytes))
@@ -229,8 +232,7 @@ pub(super) fn check_bounds(programs: &[Program]) -> Result<(), Violation> {
                 return Err(Violation::Malformed { at, what: Malformed::Cell });
             }
         }
-        for placement in program.inputs.iter().chain(&program.outputs) {
-            let span = placement.span;
+        for span in program.inputs.iter().map(|p| &p.span).chain(program.host_reads()).copied() {
             if span.rank != program.rank || (span.rows > 1 && span.stride < span.row_bytes) {
                 return Err(Violation::Bounds { party: Party::Host(program.rank), span });
             }

@@ -4,13 +4,19 @@
 //! own buffers in between, as it stays in registers and shared memory on a device, so that an executor may do other
 //! things between any two of these steps.
 
+mod combine;
 mod copy;
+mod expert;
 mod float;
 mod gemm;
+mod merge;
+mod pack;
 mod reduce;
 mod release;
+mod route;
+mod table;
 
-use mkernel_core::{Op, Program, Rank, Span};
+use mkernel_core::{CellId, Op, Program, Put, Rank, Segment, Span};
 
 use crate::host::Host;
 
@@ -20,6 +26,7 @@ pub(crate) struct Task<'a> {
     pub(crate) host: &'a Host,
     pub(crate) rank: Rank,
     pub(crate) op: &'a Op,
+    pub(crate) segments: &'a [Segment],
     pub(crate) writes: &'a [Span],
 }
 
@@ -27,6 +34,12 @@ pub(crate) struct Task<'a> {
 pub(crate) trait Kernel {
     /// Starts an instruction.
     fn begin(&mut self, task: &Task<'_>);
+
+    /// Says which of the `count` waits that data may leave out a segment needs; its other waits hold. The same until the
+    /// segment is read.
+    fn picks(&mut self, _task: &Task<'_>, _index: usize, _reads: &[Span], count: usize) -> Vec<usize> {
+        (0..count).collect()
+    }
 
     /// Reads and digests one segment, whose waits hold.
     fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]);
@@ -42,6 +55,11 @@ pub(crate) struct Kernels {
     gemm: gemm::Gemm,
     reduce: reduce::Reduce,
     release: release::Release,
+    pack: pack::Pack,
+    route: route::Route,
+    expert: expert::Expert,
+    combine: combine::Combine,
+    merge: merge::Merge,
 }
 
 impl Kernels {
@@ -53,14 +71,46 @@ impl Kernels {
             Op::Gemm { .. } => Some(&mut self.gemm),
             Op::Reduce { .. } => Some(&mut self.reduce),
             Op::Release => Some(&mut self.release),
+            Op::Pack { .. } => Some(&mut self.pack),
+            Op::Route { .. } => Some(&mut self.route),
+            Op::Expert { .. } => Some(&mut self.expert),
+            Op::Combine { .. } => Some(&mut self.combine),
+            Op::Merge { .. } => Some(&mut self.merge),
         }
     }
+
+    /// The cells that a segment waits for because of data, once its other waits hold.
+    pub(crate) fn picks(&mut self, task: &Task<'_>, program: &Program, index: usize) -> Vec<CellId> {
+        let segment = &task.segments[index];
+        let cells = program.picked(segment);
+        match self.of(task.op) {
+            Some(kernel) if !cells.is_empty() => {
+                let picks = kernel.picks(task, index, program.reads(segment), cells.len());
+                picks.into_iter().map(|i| cells[i]).collect()
+            }
+            _ => cells.to_vec(),
+        }
+    }
+}
+
+/// The rows that a put really carries, for its ticket; zero for a put without a count, where nobody looks.
+pub(crate) fn carried(host: &Host, put: &Put) -> u32 {
+    let Some(count) = &put.count else { return 0 };
+    let mut bytes = [0; 8];
+    host.memory.gather(count, &mut bytes);
+    u32::try_from(u64::from_le_bytes(bytes)).unwrap_or(u32::MAX)
 }
 
 impl<'a> Task<'a> {
     /// The task of one instruction of `program`.
     pub(crate) fn new(host: &'a Host, program: &'a Program, instruction: &'a mkernel_core::Instruction) -> Task<'a> {
-        Task { host, rank: program.rank, op: &instruction.op, writes: program.writes(instruction) }
+        Task {
+            host,
+            rank: program.rank,
+            op: &instruction.op,
+            segments: program.segments(instruction),
+            writes: program.writes(instruction),
+        }
     }
 
     /// Writes one run of bytes and counts it if it leaves the rank.

@@ -9,7 +9,7 @@ use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op, Ticket};
 use super::Launch;
 use crate::cells::{Place, Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task};
+use crate::ops::{Kernels, Task, carried};
 use crate::schedule::{Cta, at, claim_onward};
 
 /// Instructions that a CTA has claimed and not completed.
@@ -35,6 +35,8 @@ struct Slot {
     kernels: Kernels,
     /// Segments read.
     segments: usize,
+    /// What data picked for the next segment, once known.
+    picks: Option<Vec<CellId>>,
     is_written: bool,
     /// Signals raised.
     signals: usize,
@@ -144,7 +146,7 @@ impl Launch<'_> {
         if let Some(kernel) = kernels.of(&instruction.op) {
             kernel.begin(&Task::new(self.host, program, instruction));
         }
-        cta.slots.push_back(Slot { place, kernels, segments: 0, is_written: false, signals: 0 });
+        cta.slots.push_back(Slot { place, kernels, segments: 0, picks: None, is_written: false, signals: 0 });
         Ok(true)
     }
 
@@ -162,12 +164,18 @@ impl Launch<'_> {
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
-            for &cell in program.waits(segment) {
-                let wanted = program.cell(cell).threshold(epoch);
-                if !reached(self.host.cells.seen(place.rank, cell), wanted) {
-                    return Attempt::Waits(cell, wanted);
-                }
+            let unmet = |cells: &[CellId]| {
+                let waits = cells.iter().map(|&cell| (cell, program.cell(cell).threshold(epoch)));
+                waits.into_iter().find(|&(cell, wanted)| !reached(self.host.cells.seen(place.rank, cell), wanted))
+            };
+            if let Some((cell, wanted)) = unmet(program.waits(segment)) {
+                return Attempt::Waits(cell, wanted);
             }
+            let picks = slot.picks.get_or_insert_with(|| slot.kernels.picks(&task, program, slot.segments));
+            if let Some((cell, wanted)) = unmet(picks) {
+                return Attempt::Waits(cell, wanted);
+            }
+            slot.picks = None;
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
                 kernel.segment(&task, slot.segments, program.reads(segment));
             }
@@ -178,7 +186,8 @@ impl Launch<'_> {
             slot.is_written = true;
             match (instruction.op, slot.kernels.of(&instruction.op)) {
                 (Op::Put(put), _) => {
-                    let ticket = Ticket::new(put.0.into(), 0).expect("validate proved that put numbers fit a ticket");
+                    let rows = carried(self.host, program.put(put));
+                    let ticket = Ticket::new(put.0.into(), rows).expect("validate proved that put numbers fit a ticket");
                     let rank = place.rank.0 as usize;
                     slot.is_written = self.proxies[rank].push(ticket, agent);
                     self.ctas[agent].waits_for_ring = !slot.is_written;

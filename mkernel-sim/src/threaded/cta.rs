@@ -12,7 +12,7 @@ use mkernel_core::{CellId, Op, Program, PutId, Ticket};
 use super::{Held, Shared};
 use crate::cells::{Place, Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task};
+use crate::ops::{Kernels, Task, carried};
 use crate::schedule::{Cta, at, claim_onward, no_stats};
 
 /// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
@@ -90,6 +90,9 @@ impl<'a> Worker<'a> {
             for &cell in program.waits(segment) {
                 since = self.wait(place, cell, since)?;
             }
+            for cell in self.kernels.picks(&task, program, index) {
+                since = self.wait(place, cell, since)?;
+            }
             if let Some(kernel) = self.kernels.of(&instruction.op) {
                 kernel.segment(&task, index, program.reads(segment));
             }
@@ -141,7 +144,8 @@ impl<'a> Worker<'a> {
     /// Hands a ticket to the proxy.
     fn push(&mut self, place: Place, put: PutId) -> Result<(), Aborted> {
         let shared = self.shared;
-        let ticket = Ticket::new(put.0.into(), 0).expect("validate proved that put numbers fit a ticket");
+        let rows = carried(shared.host, self.program.put(put));
+        let ticket = Ticket::new(put.0.into(), rows).expect("validate proved that put numbers fit a ticket");
         let (bell, producer) = self.producer.as_mut().expect("a rank with a put has a proxy");
         let bell = &shared.bells[*bell];
         self.held.set(place, Held::PUSHING);
