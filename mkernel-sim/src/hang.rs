@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use mkernel_core::validate::At;
 use mkernel_core::{Born, CellId, Fault, FaultKind, LaneId, Op, Program, Rank};
 
-use crate::cells::{Place, Waiter};
+use crate::cells::Waiter;
 use crate::host::Host;
 
 /// How far an instruction is in this launch.
@@ -42,8 +43,8 @@ struct Suspect {
 pub(crate) fn root(
     host: &Host,
     state: &dyn Fn(Rank, LaneId, u32) -> State,
-    pushing: Option<Place>,
-    held: Option<Place>,
+    pushing: Option<At>,
+    held: Option<At>,
 ) -> Fault {
     if let Some(place) = pushing {
         return at_place(FaultKind::FifoFull, place);
@@ -90,7 +91,7 @@ pub(crate) fn root(
 }
 
 /// A fault of one instruction.
-pub(crate) fn at_place(kind: FaultKind, place: Place) -> Fault {
+pub(crate) fn at_place(kind: FaultKind, place: At) -> Fault {
     let (role, lane, instruction) = (Some(place.role), Some(place.lane), Some(place.instruction));
     Fault { role, lane, instruction, ..Fault::new(kind, place.rank) }
 }
@@ -103,10 +104,10 @@ fn unmet(host: &Host, waiter: &Waiter, peer: Option<Rank>) -> Fault {
 
 /// Every cell that an instruction of `program` raises, itself or through its put, with the rank that is to blame if it
 /// retires and the cell does not rise: for `retired`, the target that does not take the put.
-fn contributions(program: &Program, each: &mut dyn FnMut(Place, (Rank, CellId), Rank)) {
+fn contributions(program: &Program, each: &mut dyn FnMut(At, (Rank, CellId), Rank)) {
     for (lane, index, instruction) in program.instructions() {
         let role = program.lanes[usize::from(lane.0)].role;
-        let place = Place { rank: program.rank, role, lane, instruction: index };
+        let place = At { rank: program.rank, role, lane, instruction: index };
         for signal in program.signals(instruction) {
             each(place, (signal.rank, signal.cell), place.rank);
         }

@@ -7,8 +7,8 @@
 //! Events are: each segment's reads, each instruction's writes, each put's read of its source and write of its target,
 //! and per launch and rank the host's writes of inputs and reads of outputs. What happens before what:
 //! - a segment comes after the launch's start and after all contributions to the cells that it and its earlier segments
-//!   wait for; the writes of an instruction come after all its segments; its signals cover its writes;
-//!   a wait that data may leave out orders its own segment's reads alone;
+//!   wait for; the writes of an instruction come after all its segments; its signals cover its writes; waits that data
+//!   may leave out come before the reads of their own segment and before nothing else;
 //! - a put reads after its instruction; it writes after it has read; `retired` covers the read, its signal the write;
 //! - a launch ends after all writes of its rank's instructions, and the rank's next one starts after that. Puts are
 //!   not waited for.
@@ -71,7 +71,7 @@ struct LaneState {
     wait: usize,
     /// What the waits of the instruction have ordered so far.
     waited: Clock,
-    /// What the waits of the segment that data may leave out have ordered: its own reads alone.
+    /// What the waits that data picks from have ordered, for the segment at hand alone.
     picked: Clock,
     /// The segments read so far, with all that comes before them.
     read: Clock,
@@ -146,18 +146,10 @@ impl<'a> Detector<'a> {
             self.finish(program, lane)?;
             return Ok(true);
         };
-        let certain = program.waits(segment).len();
-        while let Some(&cell) = program.waits(segment).iter().chain(program.picked(segment)).nth(state.wait) {
-            let is_certain = state.wait < certain;
-            let Some(used) = self.waits_for(program, cell) else { return Ok(false) };
-            let clock = used.and_then(|epoch| self.uses.get(&(program.rank, cell, epoch))).map(|u| u.clock.clone());
-            let state = &mut self.ranks[rank].lanes[lane];
-            state.wait += 1;
-            if let (Some(epoch), Some(clock)) = (used, clock) {
-                if is_certain { &mut state.waited } else { &mut state.picked }.join(&clock);
-                state.uses.push((cell, epoch));
-            }
-            return Ok(true);
+        let waits = program.waits(segment);
+        if let Some(&cell) = waits.iter().chain(program.picked(segment)).nth(state.wait) {
+            let is_picked = state.wait >= waits.len();
+            return Ok(self.pass(program, lane, cell, is_picked));
         }
         let index = state.segment as u32;
         state.segment += 1;
@@ -170,13 +162,26 @@ impl<'a> Detector<'a> {
         });
         let mut clock = self.ranks[rank].start.clone();
         clock.join(&self.ranks[rank].lanes[lane].waited);
-        let mut before = clock.clone();
-        before.join(&std::mem::take(&mut self.ranks[rank].lanes[lane].picked));
+        let mut before = std::mem::take(&mut self.ranks[rank].lanes[lane].picked);
+        before.join(&clock);
         let node = self.event(party, &before, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
         clock.insert(node);
         self.note_waits(program, lane, node)?;
         self.ranks[rank].lanes[lane].read.join(&clock);
         Ok(true)
+    }
+
+    /// Passes one wait of the segment at hand, if it holds.
+    fn pass(&mut self, program: &Program, lane: usize, cell: CellId, is_picked: bool) -> bool {
+        let Some(used) = self.waits_for(program, cell) else { return false };
+        let state = &mut self.ranks[program.rank.0 as usize].lanes[lane];
+        state.wait += 1;
+        if let Some(epoch) = used {
+            let clock = if is_picked { &mut state.picked } else { &mut state.waited };
+            clock.join(&self.uses[&(program.rank, cell, epoch)].clock);
+            state.uses.push((cell, epoch));
+        }
+        true
     }
 
     /// Writes and signals of an instruction whose segments have been read, and the put that it starts.
@@ -187,12 +192,9 @@ impl<'a> Detector<'a> {
         let mut clock = std::mem::take(&mut state.read);
         let access = if instruction.op == Op::Release { Access::Release } else { Access::Write };
         let party = self.party(program, lane, |role, lane, instruction| Actor::Write { role, lane, instruction });
-        let count = match instruction.op {
-            Op::Put(id) => program.put(id).count.as_ref(),
-            _ => None,
-        };
+        let count = if let Op::Put(id) = instruction.op { program.put(id).count } else { None };
         let writes = program.writes(instruction).iter().map(|s| (s, access));
-        let node = self.event(party, &clock, writes.chain(count.map(|s| (s, Access::Read))))?;
+        let node = self.event(party, &clock, writes.chain(count.iter().map(|s| (s, Access::Read))))?;
         clock.insert(node);
         for signal in program.signals(instruction) {
             self.contribute(party.epoch, (signal.rank, signal.cell), signal.amount, node, &clock, false)?;
@@ -366,8 +368,9 @@ impl Detector<'_> {
             let state = &self.ranks[program.rank.0 as usize];
             for (lane, at) in state.lanes.iter().enumerate().filter(|_| state.epoch < self.epochs) {
                 let Some(instruction) = program.lanes[lane].instructions.get(at.instruction) else { continue };
-                let segment = &program.segments(instruction)[at.segment];
-                let Some(&cell) = program.waits(segment).iter().chain(program.picked(segment)).nth(at.wait) else { continue };
+                let Some(segment) = program.segments(instruction).get(at.segment) else { continue };
+                let waits = program.waits(segment).iter().chain(program.picked(segment));
+                let Some(&cell) = waits.into_iter().nth(at.wait) else { continue };
                 let waiter = self.party(program, lane, |role, lane, instruction| Actor::Segment {
                     role,
                     lane,

@@ -13,9 +13,9 @@ mod proxy;
 use std::sync::Arc;
 
 use mkernel_core::executor::{LaneStats, TraceEvent};
+use mkernel_core::validate::At;
 use mkernel_core::{Executor, Fault, Rank, Run, Span, Verified};
 
-use crate::cells::Place;
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
@@ -178,7 +178,7 @@ impl<'a> Launch<'a> {
         // What a CTA has read ahead of its first instruction is behind that one, like what nobody has claimed.
         let (held, ahead): (Vec<_>, Vec<_>) =
             self.ctas.iter().flat_map(|c| c.places().enumerate()).partition(|(position, _)| *position == 0);
-        let is = |held: &[(usize, Place)], rank, lane, index| {
+        let is = |held: &[(usize, At)], rank, lane, index| {
             held.iter().any(|(_, p)| (p.rank, p.lane, p.instruction) == (rank, lane, index))
         };
         let state = |rank: Rank, lane, index| {

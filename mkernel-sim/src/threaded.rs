@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, Thread};
 
+use mkernel_core::validate::At;
 use mkernel_core::{Executor, Fault, FaultKind, LaneId, Rank, Run, Span, Verified};
 
-use crate::cells::Place;
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
@@ -219,7 +219,7 @@ impl Held {
     const RUNNING: u64 = 1;
     const PUSHING: u64 = 2;
 
-    fn set(&self, place: Place, flag: u64) {
+    fn set(&self, place: At, flag: u64) {
         self.0.store(u64::from(place.lane.0) << 40 | u64::from(place.instruction) << 8 | flag, SeqCst);
     }
 
@@ -228,7 +228,7 @@ impl Held {
     }
 
     /// The instruction, and whether the CTA is pushing its ticket.
-    fn place(&self, shared: &Shared<'_>, index: usize) -> Option<(Place, bool)> {
+    fn place(&self, shared: &Shared<'_>, index: usize) -> Option<(At, bool)> {
         let word = self.0.load(SeqCst);
         let program = &shared.host.verified.programs()[shared.ctas[index].rank.0 as usize];
         let (lane, instruction) = (LaneId((word >> 40) as u16), (word >> 8) as u32 as usize);

@@ -73,22 +73,26 @@ impl Pending {
     /// Opens a new file beside `place`.
     ///
     /// # Errors
-    /// [`Error::File`] if `place` is a directory or its directory cannot be written.
+    /// [`Error::File`] if `place` is something other than a regular file or its directory cannot be written.
     pub fn create(place: &Path) -> Result<Pending, Error> {
-        let problem = |e: io::Error| Error::File { path: place.to_owned(), problem: e.into() };
-        let name = place.file_name().ok_or_else(|| problem(io::ErrorKind::InvalidFilename.into()))?;
-        if place.is_dir() {
-            return Err(problem(io::ErrorKind::IsADirectory.into()));
+        let problem = |problem: FileError| Error::File { path: place.to_owned(), problem };
+        // A link stays; what it points to is replaced.
+        let target = fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
+        if let Ok(there) = fs::metadata(&target) {
+            if !there.is_file() {
+                return Err(problem(FileError::NotAFile));
+            }
+            if there.permissions().readonly() {
+                return Err(problem(io::Error::from(io::ErrorKind::PermissionDenied).into()));
+            }
         }
-        if place.metadata().is_ok_and(|m| m.permissions().readonly()) {
-            return Err(problem(io::ErrorKind::PermissionDenied.into()));
-        }
+        let name = target.file_name().ok_or_else(|| problem(FileError::NotAFile))?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}.partial", std::process::id()));
-        let beside = place.with_file_name(hidden);
-        let file = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(problem)?;
-        Ok(Pending { place: place.to_owned(), beside, file, is_kept: false })
+        let beside = target.with_file_name(hidden);
+        let file = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(|e| problem(e.into()))?;
+        Ok(Pending { place: target, beside, file, is_kept: false })
     }
 
     /// Writes `bytes` as the whole content and puts the file in its place.

@@ -18,7 +18,7 @@ pub(crate) fn executor(programs: Arc<Verified>, options: &Options) -> Result<Box
         ..mkernel_sim::Options::default()
     };
     Ok(match options.schedule {
-        Schedule::Threads => Box::new(mkernel_sim::Seeded::new(programs, host)?),
+        Schedule::Threads => Box::new(mkernel_sim::Threaded::new(programs, host)?),
         Schedule::Seeded(seed) => {
             host.seed = seed;
             Box::new(mkernel_sim::Seeded::new(programs, host)?)

@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use mkernel_core::validate::validate_rank;
-use mkernel_core::{DType, Lane, Op, Program, Rank, RoleName, Scope, Segment, Stage, World, validate};
-use mkernel_kernels::{Operator, Profile, RoleCtas, Work};
+use mkernel_core::{Lane, Program, Rank, RoleName, Scope, World, validate};
+use mkernel_kernels::split::cost;
+use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::error::Error;
 
@@ -113,46 +114,10 @@ fn program_bytes(program: &Program) -> u64 {
     lanes + pools + of(&program.puts) + of(&program.cells) + of(&program.regions)
 }
 
-/// The length of an expert's sums.
-fn expert_depth(program: &Program, segment: &Segment, stage: Stage, input: DType) -> u64 {
-    let rows = if stage == Stage::Down { 1 } else { 2 };
-    program.reads(segment).get(rows).map_or(0, |span| span.row_bytes / input.bytes())
-}
-
-/// The modelled time of each lane: its products, copies and tickets by the planner's own cost model.
+/// The modelled time of each lane by the planner's own cost model.
 fn role_outlines(program: &Program, profile: &Profile) -> Vec<RoleOutline> {
     let outline = |lane: &Lane| {
-        let (mut flops, mut bytes, mut tickets) = (0.0, 0.0, 0.0);
-        for instruction in &lane.instructions {
-            match instruction.op {
-                Op::Gemm { input, .. } => {
-                    for segment in program.segments(instruction) {
-                        let [a, b] = program.reads(segment) else { continue };
-                        let columns = b.row_bytes / input.bytes();
-                        flops += 2.0 * f64::from(a.rows) * f64::from(b.rows) * columns as f64;
-                    }
-                }
-                Op::Copy => bytes += program.writes(instruction).iter().map(|s| s.bytes()).sum::<u64>() as f64,
-                Op::Put(_) => tickets += 1.0,
-                // At most: how many rows there are is data.
-                Op::Expert { stage, input, .. } => {
-                    let segment = &program.segments(instruction)[0];
-                    let weights = program.reads(segment).last().map_or(0, |w| w.row_bytes / input.bytes());
-                    let rows = program.writes(instruction).first().map_or(0, |w| w.rows);
-                    let depth = expert_depth(program, segment, stage, input);
-                    let products = if stage == Stage::Gated { 2.0 } else { 1.0 };
-                    flops += 2.0 * products * f64::from(rows) * depth as f64 * weights as f64;
-                }
-                Op::Reduce { .. } | Op::Pack { .. } | Op::Combine { .. } | Op::Merge { .. } => {
-                    let segments = program.segments(instruction).iter();
-                    bytes += segments.map(|s| program.reads(s).first().map_or(0, |r| r.bytes())).sum::<u64>() as f64;
-                }
-                Op::Route { .. } | Op::Release => {}
-            }
-        }
-        let seconds = Work::flops(lane.role, flops, profile).seconds
-            + Work::copies(lane.role, bytes, profile).seconds
-            + Work::tickets(lane.role, tickets, profile).seconds;
+        let seconds: f64 = lane.instructions.iter().map(|i| cost(program, i, lane.role, profile).seconds).sum();
         let tasks = lane.instructions.len() as u64;
         RoleOutline { role: lane.role, ctas: lane.ctas, tasks, modelled_us: seconds / f64::from(lane.ctas) * 1e6 }
     };

@@ -11,12 +11,13 @@ mod float;
 mod gemm;
 mod merge;
 mod pack;
+pub(crate) mod put;
 mod reduce;
 mod release;
 mod route;
 mod table;
 
-use mkernel_core::{CellId, Op, Program, Put, Rank, Segment, Span};
+use mkernel_core::{CellId, Op, Program, Rank, Segment, Span};
 
 use crate::host::Host;
 
@@ -91,14 +92,6 @@ impl Kernels {
             _ => cells.to_vec(),
         }
     }
-}
-
-/// The rows that a put really carries, for its ticket; zero for a put without a count, where nobody looks.
-pub(crate) fn carried(host: &Host, put: &Put) -> u32 {
-    let Some(count) = &put.count else { return 0 };
-    let mut bytes = [0; 8];
-    host.memory.gather(count, &mut bytes);
-    u32::try_from(u64::from_le_bytes(bytes)).unwrap_or(u32::MAX)
 }
 
 impl<'a> Task<'a> {

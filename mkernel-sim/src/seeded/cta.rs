@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use mkernel_core::executor::{Activity, TraceEvent};
 use mkernel_core::signal::reached;
-use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op, Ticket};
+use mkernel_core::validate::At;
+use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op};
 
 use super::Launch;
-use crate::cells::{Place, Waiter, Wake};
+use crate::cells::{Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task, carried};
+use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
 
 /// Instructions that a CTA has claimed and not completed.
@@ -31,11 +32,13 @@ pub(super) struct CtaAgent {
 /// An instruction in progress.
 #[derive(Debug)]
 struct Slot {
-    place: Place,
+    place: At,
     kernels: Kernels,
     /// Segments read.
     segments: usize,
-    /// What data picked for the next segment, once known.
+    /// Waits of the next segment that hold: counters only rise, so they go on to hold.
+    waits: usize,
+    /// What data picked for the next segment, once its other waits hold.
     picks: Option<Vec<CellId>>,
     is_written: bool,
     /// Signals raised.
@@ -68,7 +71,7 @@ impl CtaAgent {
     }
 
     /// The instructions that it holds.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    pub(super) fn places(&self) -> impl Iterator<Item = At> + '_ {
         self.slots.iter().map(|s| s.place)
     }
 
@@ -146,7 +149,7 @@ impl Launch<'_> {
         if let Some(kernel) = kernels.of(&instruction.op) {
             kernel.begin(&Task::new(self.host, program, instruction));
         }
-        cta.slots.push_back(Slot { place, kernels, segments: 0, picks: None, is_written: false, signals: 0 });
+        cta.slots.push_back(Slot { place, kernels, segments: 0, waits: 0, picks: None, is_written: false, signals: 0 });
         Ok(true)
     }
 
@@ -164,30 +167,38 @@ impl Launch<'_> {
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
-            let unmet = |cells: &[CellId]| {
-                let waits = cells.iter().map(|&cell| (cell, program.cell(cell).threshold(epoch)));
-                waits.into_iter().find(|&(cell, wanted)| !reached(self.host.cells.seen(place.rank, cell), wanted))
+            let unmet = |cell: &CellId| {
+                let wanted = program.cell(*cell).threshold(epoch);
+                let is_met = reached(self.host.cells.seen(place.rank, *cell), wanted);
+                if is_met { None } else { Some(Attempt::Waits(*cell, wanted)) }
             };
-            if let Some((cell, wanted)) = unmet(program.waits(segment)) {
-                return Attempt::Waits(cell, wanted);
+            let certain = program.waits(segment);
+            while let Some(cell) = certain.get(slot.waits) {
+                if let Some(waits) = unmet(cell) {
+                    return waits;
+                }
+                slot.waits += 1;
             }
             let picks = slot.picks.get_or_insert_with(|| slot.kernels.picks(&task, program, slot.segments));
-            if let Some((cell, wanted)) = unmet(picks) {
-                return Attempt::Waits(cell, wanted);
+            while let Some(cell) = picks.get(slot.waits - certain.len()) {
+                if let Some(waits) = unmet(cell) {
+                    return waits;
+                }
+                slot.waits += 1;
             }
             slot.picks = None;
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
                 kernel.segment(&task, slot.segments, program.reads(segment));
             }
             slot.segments += 1;
+            slot.waits = 0;
         } else if !earlier.is_empty() {
             return Attempt::NotNow;
         } else if !slot.is_written {
             slot.is_written = true;
             match (instruction.op, slot.kernels.of(&instruction.op)) {
-                (Op::Put(put), _) => {
-                    let rows = carried(self.host, program.put(put));
-                    let ticket = Ticket::new(put.0.into(), rows).expect("validate proved that put numbers fit a ticket");
+                (Op::Put(id), _) => {
+                    let ticket = put::ticket(self.host, program, id);
                     let rank = place.rank.0 as usize;
                     slot.is_written = self.proxies[rank].push(ticket, agent);
                     self.ctas[agent].waits_for_ring = !slot.is_written;
@@ -235,7 +246,7 @@ impl Launch<'_> {
         }
     }
 
-    fn note(&mut self, agent: usize, place: Place, what: Activity, steps: u64) {
+    fn note(&mut self, agent: usize, place: At, what: Activity, steps: u64) {
         let stats = &mut self.stats[place.rank.0 as usize][usize::from(place.lane.0)];
         *(if what == Activity::Work { &mut stats.busy_us } else { &mut stats.wait_us }) += steps as f64;
         if self.options.trace {

@@ -7,12 +7,13 @@ use std::time::Duration;
 use mkernel_core::executor::{Activity, LaneStats, TraceEvent};
 use mkernel_core::fifo::{FifoError, Producer, Stop};
 use mkernel_core::signal::reached;
-use mkernel_core::{CellId, Op, Program, PutId, Ticket};
+use mkernel_core::validate::At;
+use mkernel_core::{CellId, Op, Program, PutId};
 
 use super::{Held, Shared};
-use crate::cells::{Place, Waiter, Wake};
+use crate::cells::{Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task, carried};
+use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward, no_stats};
 
 /// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
@@ -78,7 +79,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn instruction(&mut self, place: Place) -> Result<(), Aborted> {
+    fn instruction(&mut self, place: At) -> Result<(), Aborted> {
         let (program, shared) = (self.program, self.shared);
         let (_, instruction) = at(program, place.lane, place.instruction as usize);
         let task = Task::new(shared.host, program, instruction);
@@ -98,7 +99,7 @@ impl<'a> Worker<'a> {
             }
         }
         match (instruction.op, self.kernels.of(&instruction.op)) {
-            (Op::Put(put), _) => self.push(place, put)?,
+            (Op::Put(id), _) => self.push(place, id)?,
             (_, kernel) => kernel.expect("every other operation has a kernel").finish(&task),
         }
         for signal in program.signals(instruction) {
@@ -112,7 +113,7 @@ impl<'a> Worker<'a> {
 
     /// Waits until the cell reaches its threshold. Work that went on since `since` is noted first if the thread sleeps;
     /// answers the start of the work that follows.
-    fn wait(&mut self, place: Place, cell: CellId, since: f64) -> Result<f64, Aborted> {
+    fn wait(&mut self, place: At, cell: CellId, since: f64) -> Result<f64, Aborted> {
         let (cells, watch) = (&self.shared.host.cells, &self.shared.watch);
         let wanted = self.program.cell(cell).threshold(self.shared.epoch);
         for _ in 0..SPINS {
@@ -142,10 +143,9 @@ impl<'a> Worker<'a> {
     }
 
     /// Hands a ticket to the proxy.
-    fn push(&mut self, place: Place, put: PutId) -> Result<(), Aborted> {
+    fn push(&mut self, place: At, id: PutId) -> Result<(), Aborted> {
         let shared = self.shared;
-        let rows = carried(shared.host, self.program.put(put));
-        let ticket = Ticket::new(put.0.into(), rows).expect("validate proved that put numbers fit a ticket");
+        let ticket = put::ticket(shared.host, self.program, id);
         let (bell, producer) = self.producer.as_mut().expect("a rank with a put has a proxy");
         let bell = &shared.bells[*bell];
         self.held.set(place, Held::PUSHING);
@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Counts the time from `start` to now, and answers now.
-    fn note(&mut self, place: Place, what: Activity, start: f64) -> f64 {
+    fn note(&mut self, place: At, what: Activity, start: f64) -> f64 {
         let now = self.shared.watch.now_us();
         let stats = &mut self.report.lanes[usize::from(place.lane.0)];
         *(if what == Activity::Work { &mut stats.busy_us } else { &mut stats.wait_us }) += now - start;

@@ -182,3 +182,31 @@ fn fault_json(fault: &Fault) -> FailureJson {
         peer: fault.peer.map(|p| p.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel::{FaultKind, Rank, RoleName};
+    use mkernel_core::{CellId, LaneId};
+
+    #[test]
+    fn a_fault_keeps_every_field() {
+        let fault = Fault {
+            role: Some(RoleName::Intra),
+            lane: Some(LaneId(1)),
+            instruction: Some(7),
+            cell: Some(CellId(3)),
+            wanted: 2,
+            seen: 1,
+            peer: Some(Rank(4)),
+            ..Fault::new(FaultKind::Transport, Rank(5))
+        };
+        let text = error(&Stop::Failed(Error::Fault(fault)));
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let wanted = serde_json::json!({"error": {
+            "kind": "transport", "message": fault.to_string(), "rank": 5, "role": "intra", "lane": 1, "instruction": 7,
+            "cell": 3, "wanted": 2, "seen": 1, "peer": 4,
+        }});
+        assert_eq!(found, wanted);
+    }
+}

@@ -50,6 +50,9 @@ pub(crate) fn ag_gemm_from(args: &ProblemArgs, path: &Path) -> Result<(AgGemm, T
 
 fn matrix(tensors: &Tensors, tensor: &'static str, wanted: &'static str) -> Result<(DType, u64, u64), Usage> {
     let found = tensors.get(tensor).ok_or(Usage::MissingTensor { tensor })?;
+    if found.dtype() == DType::I32 {
+        return Err(Usage::Element { tensor, found: found.dtype() });
+    }
     match *found.shape() {
         [rows, columns] if rows > 0 && columns > 0 => Ok((found.dtype(), rows, columns)),
         _ => Err(Usage::Matrix { tensor, shape: found.shape().to_vec(), wanted }),

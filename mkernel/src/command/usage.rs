@@ -42,6 +42,8 @@ pub(crate) enum Usage {
     MissingTensor { tensor: &'static str },
     #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be a matrix {wanted} with no empty axis")]
     Matrix { tensor: &'static str, shape: Vec<u64>, wanted: &'static str },
+    #[error("--input: tensor `{tensor}` holds {found}; it must hold bf16, f16 or f32")]
+    Element { tensor: &'static str, found: mkernel::DType },
     #[error("--input: tensor `b` has {rows} rows, but `a` has {columns} columns; they must be equal (K)")]
     Inner { columns: u64, rows: u64 },
     #[error("--input: tensor `b` holds {b}, but `a` holds {a}; both must have one type")]
@@ -83,6 +85,7 @@ impl Stop {
             Stop::Refused(error) => match error {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
+                Error::TooManyRanks { .. } => 2,
                 Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
             },
