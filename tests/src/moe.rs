@@ -7,7 +7,7 @@ use mkernel_core::{DType, Executor, Program, Span, Verified, World, validate};
 use mkernel_kernels::{MoeDispatchGemm, MoeFfn, Operator, Profile, RoleCtas};
 
 /// Tiles and chunks so small that small shapes have many of them.
-pub const SMALL: Profile = Profile { tile_m: 3, tile_n: 4, ..Profile::HOST };
+pub const SMALL: Profile = Profile { sms: 8, tile_m: 3, tile_n: 4, ..Profile::HOST };
 
 /// The shape of either operator.
 #[derive(Clone, Copy, Debug)]
