@@ -123,6 +123,10 @@ impl Operator for MoeDispatchGemm {
         2.0 * self.problem().slots() * self.hidden as f64 * self.inner as f64
     }
 
+    fn routed_law(&self, world: &World, ids: &[i32]) -> Option<Vec<u64>> {
+        Some(tokens::needed(&self.problem(), world, ids))
+    }
+
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {
         plan(self.name(), &self.problem(), world, rank, profile, given)
     }
@@ -146,6 +150,10 @@ impl Operator for MoeFfn {
 
     fn flops(&self) -> f64 {
         6.0 * self.problem().slots() * self.hidden as f64 * self.inner as f64
+    }
+
+    fn routed_law(&self, world: &World, ids: &[i32]) -> Option<Vec<u64>> {
+        Some(tokens::needed(&self.problem(), world, ids))
     }
 
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {

@@ -74,12 +74,20 @@ pub enum FileError {
     #[error("not a sound safetensors file: {0}")]
     Format(#[from] SafeTensorError),
     /// A tensor has an element type that no operator takes.
-    #[error("tensor `{name}` holds {found}; use BF16, F16 or F32")]
+    #[error("tensor `{name}` holds {found}; use BF16, F16 or F32, and I32 or I64 for a table")]
     DType {
         /// The tensor.
         name: String,
         /// The type as the file calls it.
         found: String,
+    },
+    /// An integer is beyond 32 bits.
+    #[error("tensor `{name}` holds {found}; integers must fit 32 bits")]
+    Wide {
+        /// The tensor.
+        name: String,
+        /// The integer.
+        found: i64,
     },
     /// A tensor that the operator needs is not there, or is not as needed.
     #[error(transparent)]

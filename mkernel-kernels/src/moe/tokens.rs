@@ -5,7 +5,7 @@ use std::ops::Range;
 use mkernel_core::world::share;
 use mkernel_core::{Experts, Node, Rank, World};
 
-use super::Problem;
+use super::{Kind, Problem};
 use crate::profile::Profile;
 
 /// Bytes of a chunk that the planner aims at.
@@ -29,6 +29,27 @@ pub(super) struct Chunk {
     /// First token and one past the last.
     pub(super) start: u64,
     pub(super) end: u64,
+}
+
+/// Bytes that each rank must send over the NIC: every own token once to every other node with one of its experts; with a
+/// combine, every sum back the same way.
+pub(super) fn needed(problem: &Problem, world: &World, ids: &[i32]) -> Vec<u64> {
+    let t = Tokens { problem, world, chunk_rows: 1 };
+    let row = problem.hidden * problem.dtype.bytes();
+    let mut bytes = vec![0; world.size() as usize];
+    for source in world.ranks() {
+        let (start, end) = (t.rows(source).start * problem.topk, t.rows(source).end * problem.topk);
+        let table = &ids[start as usize..end as usize];
+        for node in t.expert_nodes(source) {
+            let wanted = t.node_experts(node);
+            let rows = table.chunks_exact(problem.topk as usize).filter(|slots| wanted.wants(slots)).count() as u64;
+            bytes[source.0 as usize] += rows * row;
+            if problem.kind == Kind::Ffn {
+                bytes[t.rail(node, source).0 as usize] += rows * row;
+            }
+        }
+    }
+    bytes
 }
 
 impl<'a> Tokens<'a> {

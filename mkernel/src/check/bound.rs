@@ -37,7 +37,7 @@ fn gamma(length: u64, unit: f64) -> f64 {
 }
 
 /// Half of the smallest positive number of a type: the most that one rounding loses to underflow.
-fn tiny(dtype: DType) -> f64 {
+pub(super) fn tiny(dtype: DType) -> f64 {
     match dtype {
         DType::Bf16 => 2f64.powi(-134),
         DType::F16 => 2f64.powi(-25),
@@ -72,13 +72,11 @@ impl Judge {
     /// [`Failure::Element`] if it is wrong.
     pub fn element(&mut self, at: Element, found: f64, term: &Term, output: DType) -> Result<(), Failure> {
         self.elements += 1;
-        let wrong = |bound| {
-            let Element { tensor, row, column } = at;
-            Failure::Element { tensor, row, column, found, wanted: term.value, bound }
-        };
         if !term.value.is_finite() {
             let is_same = found == term.value || (found.is_nan() && term.value.is_nan());
-            return if is_same { Ok(()) } else { Err(wrong(0.0)) };
+            let Element { tensor, row, column } = at;
+            let wrong = Failure::Element { tensor, row, column, found, wanted: term.value, bound: 0.0 };
+            return if is_same { Ok(()) } else { Err(wrong) };
         }
         if term.magnitude >= overflow(DType::F32) {
             return Ok(());
@@ -88,29 +86,53 @@ impl Judge {
             true => (round_integer(term.value, output), 0.0),
             false => (term.value, bound(term, output)),
         };
-        if found.is_infinite() {
-            let reaches = term.value.abs() + bound >= overflow(output) && found.signum() == wanted.signum();
-            return if reaches { Ok(()) } else { Err(wrong(bound)) };
-        }
-        let error = (found - wanted).abs();
-        // A NaN fails this comparison and is wrong, as it must be.
-        let holds = error <= bound;
-        if !holds {
-            return Err(wrong(bound));
-        }
-        self.record(is_exact, (found - term.value).abs(), term.value, error / bound);
+        self.within(at, found, (term.value, wanted), bound, output)?;
+        self.exact += u64::from(is_exact);
         Ok(())
     }
 
-    fn record(&mut self, is_exact: bool, error: f64, value: f64, of_bound: f64) {
-        self.exact += u64::from(is_exact);
+    /// Judges one element against a value and the error that it may have, for references whose error is not that of one sum.
+    /// An infinite bound is one that may overflow on the way, and a value that is not finite has no bound: neither is judged.
+    ///
+    /// # Errors
+    /// [`Failure::Element`] if it is wrong.
+    pub fn bounded(&mut self, at: Element, found: f64, value: f64, bound: f64, output: DType) -> Result<(), Failure> {
+        self.elements += 1;
+        if !value.is_finite() || !bound.is_finite() {
+            return Ok(());
+        }
+        self.within(at, found, (value, value), bound + tiny(output), output)
+    }
+
+    /// Compares with `wanted`, the reference `value` rounded where the comparison is exact: the bound is zero then.
+    fn within(
+        &mut self,
+        at: Element,
+        found: f64,
+        (value, wanted): (f64, f64),
+        bound: f64,
+        output: DType,
+    ) -> Result<(), Failure> {
+        let Element { tensor, row, column } = at;
+        let wrong = Failure::Element { tensor, row, column, found, wanted: value, bound };
+        if found.is_infinite() {
+            let reaches = value.abs() + bound >= overflow(output) && found.signum() == wanted.signum();
+            return if reaches { Ok(()) } else { Err(wrong) };
+        }
+        // A NaN fails this comparison and is wrong, as it must be.
+        let holds = (found - wanted).abs() <= bound;
+        if !holds {
+            return Err(wrong);
+        }
+        let error = (found - value).abs();
         self.max_abs = self.max_abs.max(error);
         if value != 0.0 {
             self.max_rel = self.max_rel.max(error / value.abs());
         }
-        if !is_exact {
-            self.max_of_bound = self.max_of_bound.max(of_bound);
+        if bound > 0.0 {
+            self.max_of_bound = self.max_of_bound.max(error / bound);
         }
+        Ok(())
     }
 
     /// What was found so far.

@@ -20,6 +20,7 @@
 mod ag_gemm;
 mod bound;
 mod matmul;
+mod moe;
 
 use mkernel_core::DType;
 use mkernel_kernels::Operator;

@@ -42,6 +42,21 @@ pub(crate) struct ProblemArgs {
     /// Columns of A, rows of B.
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(crate) k: Option<u64>,
+    /// Tokens (mixture of experts).
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) tokens: Option<u64>,
+    /// Elements of a token.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) hidden: Option<u64>,
+    /// Columns of an expert's first product.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) inner: Option<u64>,
+    /// Experts of the whole world.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) experts: Option<u64>,
+    /// Experts that a token chooses, at most all.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) topk: Option<u64>,
     /// Element type [default: bf16, or that of --input]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DTypeName>,
@@ -63,6 +78,11 @@ impl ProblemArgs {
             "--m" => self.m,
             "--n" => self.n,
             "--k" => self.k,
+            "--tokens" => self.tokens,
+            "--hidden" => self.hidden,
+            "--inner" => self.inner,
+            "--experts" => self.experts,
+            "--topk" => self.topk,
             _ => None,
         }
     }
@@ -114,6 +134,10 @@ pub(crate) struct PlanArgs {
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
+    /// Each token times the weights of each expert that it chose.
+    MoeDispatchGemm,
+    /// A whole layer of experts: gate, up, down, and the weighted sum per token.
+    MoeFfn,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

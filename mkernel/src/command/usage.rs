@@ -42,8 +42,8 @@ pub(crate) enum Usage {
     MissingTensor { tensor: &'static str, needs: String },
     #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be {wanted} with no empty axis")]
     Shape { tensor: &'static str, shape: Vec<u64>, wanted: String },
-    #[error("--input: tensor `{tensor}` holds {found}; it must hold bf16, f16 or f32")]
-    Element { tensor: &'static str, found: mkernel::DType },
+    #[error("--input: tensor `{tensor}` holds {found}; it must hold {wanted}")]
+    Element { tensor: &'static str, found: mkernel::DType, wanted: &'static str },
     #[error("--input: tensor `{tensor}` says that {axis} is {size}, but `{owner}` says {before}; they must be equal")]
     Axis { axis: String, tensor: &'static str, size: u64, owner: &'static str, before: u64 },
     #[error("--input: tensor `{tensor}` holds {found}, but `{owner}` holds {one}; both must have one type")]

@@ -20,6 +20,10 @@ pub(super) struct Form {
 pub(super) enum Element {
     /// bf16, f16 or f32: the operator's type, one for all such inputs.
     Float,
+    /// f32, whatever the operator's type.
+    Single,
+    /// Numbers of experts.
+    Ids,
 }
 
 /// Sizes, type and data of an operator's inputs.
@@ -78,8 +82,12 @@ fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {
 
 /// One type for all floating inputs.
 fn check_element(form: &Form, found: DType, dtype: &mut Option<(DType, &'static str)>) -> Result<(), Usage> {
+    let element = |wanted| Usage::Element { tensor: form.name, found, wanted };
     match form.element {
-        Element::Float if found == DType::I32 => Err(Usage::Element { tensor: form.name, found }),
+        Element::Float if found == DType::I32 => Err(element("bf16, f16 or f32")),
+        Element::Single if found != DType::F32 => Err(element("f32")),
+        Element::Ids if found != DType::I32 => Err(element("i32 or i64")),
+        Element::Single | Element::Ids => Ok(()),
         Element::Float => match *dtype.get_or_insert((found, form.name)) {
             (one, _) if one == found => Ok(()),
             (one, owner) => Err(Usage::Types { tensor: form.name, found, owner, one }),

@@ -5,7 +5,7 @@ mod axes;
 use std::path::Path;
 
 use mkernel::check::Reference;
-use mkernel::{AgGemm, Tensors, World};
+use mkernel::{AgGemm, MoeDispatchGemm, MoeFfn, Tensors, World};
 
 use super::args::{OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
@@ -42,6 +42,17 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
             let [m, n, k] = ["--m", "--n", "--k"].map(|axis| bound.axis(axis));
             action.act(AgGemm { m, n, k, dtype: bound.dtype }, bound.tensors)
         }
+        OpName::MoeDispatchGemm => {
+            let bound = bind(args, &DISPATCH, input)?;
+            let [tokens, hidden, inner, experts, topk] = EXPERT_AXES.map(|axis| bound.axis(axis));
+            let operator = MoeDispatchGemm { tokens, hidden, inner, experts, topk, dtype: bound.dtype };
+            action.act(operator, bound.tensors)
+        }
+        OpName::MoeFfn => {
+            let bound = bind(args, &LAYER, input)?;
+            let [tokens, hidden, inner, experts, topk] = EXPERT_AXES.map(|axis| bound.axis(axis));
+            action.act(MoeFfn { tokens, hidden, inner, experts, topk, dtype: bound.dtype }, bound.tensors)
+        }
     }
 }
 
@@ -49,4 +60,28 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
 const MATRICES: [Form; 2] = [
     Form { name: "a", axes: &["--m", "--k"], element: Element::Float },
     Form { name: "b", axes: &["--k", "--n"], element: Element::Float },
+];
+
+/// Sizes of the mixture of experts.
+const EXPERT_AXES: [&str; 5] = ["--tokens", "--hidden", "--inner", "--experts", "--topk"];
+
+const X: Form = Form { name: "x", axes: &["--tokens", "--hidden"], element: Element::Float };
+const IDS: Form = Form { name: "topk_ids", axes: &["--tokens", "--topk"], element: Element::Ids };
+
+/// An expert's weights from tokens.
+const fn up(name: &'static str) -> Form {
+    Form { name, axes: &["--experts", "--hidden", "--inner"], element: Element::Float }
+}
+
+/// Tokens, their experts, and one weight.
+const DISPATCH: [Form; 3] = [X, IDS, up("w1")];
+
+/// Tokens, their experts with weights, and three weights.
+const LAYER: [Form; 6] = [
+    X,
+    IDS,
+    Form { name: "topk_weights", axes: &["--tokens", "--topk"], element: Element::Single },
+    up("w_gate"),
+    up("w_up"),
+    Form { name: "w_down", axes: &["--experts", "--inner", "--hidden"], element: Element::Float },
 ];
