@@ -123,6 +123,15 @@ pub enum Stage {
 }
 
 impl Op {
+    /// The read of a segment of which data chooses the part that is touched, where its waits are picked ([`Segment::picked`]).
+    /// The other reads come before that choice, ordered by the segment's certain waits alone.
+    pub const fn gathered(&self) -> Option<usize> {
+        match self {
+            Op::Expert { stage: Stage::Up | Stage::Gated, .. } | Op::Combine { .. } => Some(2),
+            _ => None,
+        }
+    }
+
     /// The name in messages and traces.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -146,8 +155,8 @@ pub struct Segment {
     /// Cells of this rank to wait for, in [`Program::waits`].
     pub waits: Slice,
     /// Cells of which data picks those that cover the bytes really read, in [`Program::waits`]. Such a wait orders this
-    /// segment's own reads and nothing after them: an instruction that must come after all of the cells waits for them
-    /// itself. Whether the program ends is decided as if all were waited for.
+    /// segment's own reads (where [`Op::gathered`] names one, that one) and nothing after them: an instruction that must
+    /// come after all of the cells waits for them itself. Whether the program ends is decided as if all were waited for.
     pub picked: Slice,
     /// Bytes read once the waits of this and all earlier segments hold, in [`Program::spans`]. Where data decides what
     /// is read, all that it may choose from.
@@ -329,6 +338,11 @@ impl Program {
     pub fn host_reads(&self) -> impl Iterator<Item = &Span> {
         let routed = self.routed.iter().flat_map(|r| [&r.span, &r.rows]);
         self.outputs.iter().map(|p| &p.span).chain(routed)
+    }
+
+    /// Whether data chooses what a segment of `instruction` waits for and gathers, from what its other reads say.
+    pub fn chooses(&self, instruction: &Instruction, segment: &Segment) -> bool {
+        instruction.op.gathered().is_some() && !self.picked(segment).is_empty()
     }
 
     /// All instructions with their lane and index, lane by lane.

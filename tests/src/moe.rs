@@ -102,7 +102,8 @@ impl Values {
         let ids = table(shape, choice, random);
         let Shape { tokens, hidden, inner, experts, topk, .. } = *shape;
         let mut small = |len: u64| -> Vec<f32> { (0..len).map(|_| f32::from(random.i8(-1..=1))).collect() };
-        let (mut x, up, down) = (small(tokens * hidden), small(experts * hidden * inner), small(experts * inner * hidden));
+        let (mut x, up, down) =
+            (small(tokens * hidden), small(experts * hidden * inner), small(experts * inner * hidden));
         let weights = (0..tokens * topk).map(|_| [1.0, 2.0, -1.0, 0.0][random.usize(0..4)]).collect();
         x.chunks_exact_mut(hidden as usize).for_each(|row| row[0] = 1.0);
         let mut gate = vec![0.0; up.len()];
@@ -116,8 +117,9 @@ impl Values {
     pub fn real(shape: &Shape, choice: Choice, random: &mut fastrand::Rng) -> Values {
         let ids = table(shape, choice, random);
         let Shape { tokens, hidden, inner, experts, topk, dtype } = *shape;
-        let mut values =
-            |len: u64| -> Vec<f32> { (0..len).map(|_| round(dtype, f64::from(random.f32() * 2.0 - 1.0)) as f32).collect() };
+        let mut values = |len: u64| -> Vec<f32> {
+            (0..len).map(|_| round(dtype, f64::from(random.f32() * 2.0 - 1.0)) as f32).collect()
+        };
         let x = values(tokens * hidden);
         let (gate, up) = (values(experts * hidden * inner), values(experts * hidden * inner));
         let down = values(experts * inner * hidden);

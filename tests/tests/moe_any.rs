@@ -158,8 +158,7 @@ fn counters_wrap_between_epochs() {
 #[test]
 fn one_rank_of_a_thousand_is_planned_in_under_a_second() {
     let world = World::uniform(128, 8).unwrap();
-    let ffn =
-        MoeFfn { tokens: 131_072, hidden: 7168, inner: 2048, experts: 1024, topk: 8, dtype: DType::Bf16 };
+    let ffn = MoeFfn { tokens: 131_072, hidden: 7168, inner: 2048, experts: 1024, topk: 8, dtype: DType::Bf16 };
     let start = Instant::now();
     let program = ffn.plan(&world, Rank(517), &Profile::H200, &RoleCtas::default()).unwrap();
     let (taken, size) = (start.elapsed(), program.instructions().count());

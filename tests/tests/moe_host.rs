@@ -16,9 +16,16 @@ fn worlds() -> impl Strategy<Value = Vec<u32>> {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     let dtype = prop_oneof![Just(DType::Bf16), Just(DType::F16), Just(DType::F32)];
-    (1u64..60, 1u64..20, 1u64..20, 1u64..12, 0u64..6, dtype).prop_map(|(tokens, hidden, inner, experts, topk, dtype)| {
-        Shape { tokens, hidden, inner, experts, topk: 1 + topk % experts, dtype }
-    })
+    (1u64..60, 1u64..20, 1u64..20, 1u64..12, 0u64..6, dtype).prop_map(
+        |(tokens, hidden, inner, experts, topk, dtype)| Shape {
+            tokens,
+            hidden,
+            inner,
+            experts,
+            topk: 1 + topk % experts,
+            dtype,
+        },
+    )
 }
 
 /// Shapes whose exact integers stay so small that even a node's rounded sum is exact in bf16.

@@ -35,7 +35,7 @@ struct Raise {
     by_put: bool,
 }
 
-/// Local number of a program's events: 0 is the host before the launch, then segments, then transfers.
+/// Local number of a program's events: 0 is the host before the launch, then segments, transfers and choices.
 pub(super) fn segment_event(segment: u32) -> u32 {
     1 + segment
 }
@@ -43,6 +43,11 @@ pub(super) fn segment_event(segment: u32) -> u32 {
 /// Local number of the transfer of a put.
 pub(super) fn transfer_event(program: &Program, put: u32) -> u32 {
     1 + program.segments.len() as u32 + put
+}
+
+/// Local number of the first choice; they come last.
+pub(super) fn choice_event(program: &Program, choice: u32) -> u32 {
+    transfer_event(program, program.puts.len() as u32) + choice
 }
 
 impl Contributions {

@@ -1,10 +1,11 @@
 //! The graph of events over the unrolled epochs, and whether one event always comes before another.
 //!
 //! Events of a program in one epoch: the **host** before the launch (0), one per **segment** (its reads; the last one of
-//! an instruction also its writes and signals), one per **transfer** (the put's read, write and signals). Edges:
+//! an instruction also its writes and signals), one per **transfer** (the put's read, write and signals), and one per
+//! **choice**: the reads by which a segment chooses what it waits for and gathers. Edges:
 //! - host -> every first segment of the launch; every last segment -> the host before the next launch. A transfer is not
 //!   among them: it may outlive its launch unless something waits for it.
-//! - a segment -> the next of its instruction; a put's last segment -> its transfer.
+//! - a segment -> the next of its instruction; a put's last segment -> its transfer; a choice -> its segment.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
 //!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
 //!   counts only where a path ends.
@@ -14,12 +15,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
-use super::cells::{Contributions, Event, segment_event, transfer_event};
+use super::cells::{Contributions, Event, choice_event, segment_event, transfer_event};
 use super::structure::at;
 use super::violation::{Party, Violation};
 use super::{EPOCHS, Malformed};
-use crate::program::{Op, Program};
+use crate::program::{Op, Program, Slice};
 use crate::signal::{Born, CellId};
+use crate::world::Rank;
 
 /// An event in one epoch.
 pub(super) type Node = u32;
@@ -41,6 +43,10 @@ struct Structure {
     last: Vec<u32>,
     /// For each put, the last segment of the instruction that posts it.
     posted_by: Vec<u32>,
+    /// Segments with a choice, in order.
+    choosers: Vec<u32>,
+    /// For each segment that is its instruction's last, the instruction's signals.
+    signals: Vec<Slice>,
 }
 
 /// Events of all programs over all epochs.
@@ -48,6 +54,8 @@ pub(super) struct Graph<'a> {
     pub(super) programs: &'a [Program],
     pub(super) contributions: &'a Contributions,
     structures: Vec<Structure>,
+    /// Every list of picked waits, sorted, by program and place.
+    picks: HashMap<(u32, Slice), Vec<CellId>>,
     /// First event of each program within an epoch.
     bases: Vec<u32>,
     /// Events per epoch.
@@ -70,14 +78,15 @@ impl<'a> Graph<'a> {
     pub(super) fn new(programs: &'a [Program], contributions: &'a Contributions) -> Result<Graph<'a>, Violation> {
         let mut bases = Vec::with_capacity(programs.len());
         let mut events = 0u64;
-        for program in programs {
+        let structures: Vec<Structure> = programs.iter().map(structure).collect::<Result<_, _>>()?;
+        for (program, structure) in programs.iter().zip(&structures) {
             bases.push(events as u32);
-            events += 1 + program.segments.len() as u64 + program.puts.len() as u64;
+            events += u64::from(choice_event(program, structure.choosers.len() as u32));
         }
         let all = events * u64::from(EPOCHS + 1);
         let stride = u32::try_from(all).map_err(|_| Violation::TooLarge { events: all })? / (EPOCHS + 1);
-        let structures = programs.iter().map(structure).collect::<Result<_, _>>()?;
-        Ok(Graph { programs, contributions, structures, bases, stride })
+        let picks = picks(programs);
+        Ok(Graph { programs, contributions, structures, picks, bases, stride })
     }
 
     /// The node of an event in an epoch.
@@ -105,17 +114,45 @@ impl<'a> Graph<'a> {
             return Party::Host(program.rank);
         }
         let transfers = transfer_event(program, 0);
+        let segment = self.segment_of(event);
         for (lane, index, instruction) in program.instructions() {
             let at = at(program, lane, index);
             match instruction.op {
-                Op::Put(id) if event.local >= transfers && id.0 == event.local - transfers => {
+                Op::Put(id) if segment.is_none() && id.0 == event.local - transfers => {
                     return Party::Transfer(at);
                 }
-                _ if instruction.segments.contains(&(event.local - 1)) => return Party::Instruction(at),
+                _ if segment.is_some_and(|s| instruction.segments.contains(&s)) => return Party::Instruction(at),
                 _ => {}
             }
         }
         Party::Host(program.rank)
+    }
+
+    /// The segment of a segment's or a choice's event.
+    fn segment_of(&self, event: Event) -> Option<u32> {
+        let program = &self.programs[event.program as usize];
+        let (transfers, choices) = (transfer_event(program, 0), choice_event(program, 0));
+        match event.local {
+            0 => None,
+            local if local < transfers => Some(local - 1),
+            local if local < choices => None,
+            local => Some(self.structures[event.program as usize].choosers[(local - choices) as usize]),
+        }
+    }
+
+    /// The choice of a segment, if it has one.
+    pub(super) fn choice(&self, program: u32, segment: u32) -> Option<Event> {
+        let choice = self.structures[program as usize].choosers.binary_search(&segment).ok()?;
+        let local = choice_event(&self.programs[program as usize], choice as u32);
+        Some(Event { program, local })
+    }
+
+    fn is_choice(&self, event: Event) -> bool {
+        event.local >= choice_event(&self.programs[event.program as usize], 0)
+    }
+
+    fn is_transfer(&self, event: Event) -> bool {
+        event.local > 0 && self.segment_of(event).is_none()
     }
 
     /// Calls `visit` for every event that directly precedes `node`, until it breaks.
@@ -129,7 +166,6 @@ impl<'a> Graph<'a> {
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
         let same = |local, epoch| self.node(Event { program: event.program, local }, epoch);
-        let transfers = transfer_event(program, 0);
         if event.local == 0 {
             if epoch > 0 {
                 visit(same(0, epoch - 1))?;
@@ -137,14 +173,17 @@ impl<'a> Graph<'a> {
             }
             return ControlFlow::Continue(());
         }
-        if event.local >= transfers {
-            return visit(same(segment_event(structure.posted_by[(event.local - transfers) as usize]), epoch));
+        let Some(number) = self.segment_of(event) else {
+            let put = event.local - transfer_event(program, 0);
+            return visit(same(segment_event(structure.posted_by[put as usize]), epoch));
+        };
+        visit(same(if structure.first[number as usize] { 0 } else { segment_event(number - 1) }, epoch))?;
+        let is_choice = self.is_choice(event);
+        if let Some(choice) = self.choice(event.program, number).filter(|_| !is_choice) {
+            visit(self.node(choice, epoch))?;
         }
-        let segment = event.local - 1;
-        let is_first = structure.first[segment as usize];
-        visit(same(if is_first { 0 } else { event.local - 1 }, epoch))?;
-        let segment = &program.segments[segment as usize];
-        let picked = if reach == Reach::End { program.picked(segment) } else { &[] };
+        let segment = &program.segments[number as usize];
+        let picked = if reach == Reach::End && !is_choice { program.picked(segment) } else { &[] };
         program.waits(segment).iter().chain(picked).try_for_each(|&cell| match self.gate(event.program, cell, epoch) {
             Some((flat, epoch)) => {
                 self.contributions.events(flat).iter().try_for_each(|&raiser| visit(self.node(raiser, epoch)))
@@ -171,8 +210,38 @@ impl<'a> Graph<'a> {
         if x.program != y.program {
             return false;
         }
-        let transfer = x.local >= transfer_event(&self.programs[x.program as usize], 0);
-        (first < second && !transfer) || (first == second && x.local == 0)
+        (first < second && !self.is_transfer(x)) || (first == second && x.local == 0)
+    }
+
+    /// Whether in every epoch `after` itself waits for a cell that `before` raises in that epoch: the usual case, and the
+    /// cheapest.
+    pub(super) fn is_direct(&self, before: Event, after: Event) -> bool {
+        let program = &self.programs[after.program as usize];
+        if after.local == 0 {
+            return false;
+        }
+        let posted = || {
+            let put = after.local - transfer_event(program, 0);
+            self.structures[after.program as usize].posted_by[put as usize]
+        };
+        let number = self.segment_of(after).unwrap_or_else(posted);
+        let segment = &program.segments[number as usize];
+        let picked = self.picks.get(&(after.program, segment.picked.clone())).filter(|_| !self.is_choice(after));
+        self.raised(before).any(|(rank, cell)| {
+            let is_here = rank == program.rank && program.cell(cell).born == Born::Empty;
+            let is_picked = || picked.is_some_and(|cells| cells.binary_search(&cell).is_ok());
+            is_here && (program.waits(segment).contains(&cell) || is_picked())
+        })
+    }
+
+    /// The cells that an event raises.
+    fn raised(&self, event: Event) -> impl Iterator<Item = (Rank, CellId)> + '_ {
+        let program = &self.programs[event.program as usize];
+        let segment = self.segment_of(event).filter(|_| !self.is_choice(event));
+        let signals = segment.map_or(0..0, |s| self.structures[event.program as usize].signals[s as usize].clone());
+        let signals = program.signals[signals.start as usize..signals.end as usize].iter().map(|s| (s.rank, s.cell));
+        let put = self.is_transfer(event).then(|| program.puts[(event.local - transfer_event(program, 0)) as usize]);
+        signals.chain(put.map(|put| (put.target.rank, put.cell)))
     }
 
     /// The first of `claims` that does not hold.
@@ -224,13 +293,12 @@ impl<'a> Graph<'a> {
         let (event, epoch) = self.event(node);
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
-        let transfers = transfer_event(program, 0);
-        let mut segment = match event.local {
-            0 => return Vec::new(),
-            local if local >= transfers => structure.posted_by[(local - transfers) as usize],
-            local => local - 1,
-        };
-        let picked = program.picked(&program.segments[segment as usize]);
+        if event.local == 0 {
+            return Vec::new();
+        }
+        let posted = || structure.posted_by[(event.local - transfer_event(program, 0)) as usize];
+        let mut segment = self.segment_of(event).unwrap_or_else(posted);
+        let picked = if self.is_choice(event) { &[] } else { program.picked(&program.segments[segment as usize]) };
         let mut gates: Vec<_> = picked.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)).collect();
         loop {
             let waits = program.waits(&program.segments[segment as usize]);
@@ -249,6 +317,8 @@ fn structure(program: &Program) -> Result<Structure, Violation> {
     let mut owned = vec![false; program.segments.len()];
     let mut last = Vec::new();
     let mut posted_by = vec![0; program.puts.len()];
+    let mut choosers = Vec::new();
+    let mut signals = vec![0..0; program.segments.len()];
     for (lane, index, instruction) in program.instructions() {
         let segments = instruction.segments.clone();
         if owned[segments.start as usize..segments.end as usize].iter().any(|&o| o) {
@@ -257,11 +327,29 @@ fn structure(program: &Program) -> Result<Structure, Violation> {
         owned[segments.start as usize..segments.end as usize].fill(true);
         first[segments.start as usize] = true;
         last.push(segments.end - 1);
+        signals[segments.end as usize - 1] = instruction.signals.clone();
+        choosers.extend(segments.clone().filter(|&s| program.chooses(instruction, &program.segments[s as usize])));
         if let Op::Put(id) = instruction.op {
             posted_by[id.0 as usize] = segments.end - 1;
         }
     }
-    Ok(Structure { first, last, posted_by })
+    choosers.sort_unstable();
+    Ok(Structure { first, last, posted_by, choosers, signals })
+}
+
+/// Every list of picked waits, sorted.
+fn picks(programs: &[Program]) -> HashMap<(u32, Slice), Vec<CellId>> {
+    let mut picks = HashMap::new();
+    for (index, program) in (0..).zip(programs) {
+        for segment in program.segments.iter().filter(|s| !s.picked.is_empty()) {
+            picks.entry((index, segment.picked.clone())).or_insert_with(|| {
+                let mut cells = program.picked(segment).to_vec();
+                cells.sort_unstable();
+                cells
+            });
+        }
+    }
+    picks
 }
 
 /// A backward search with marks that need no clearing.

@@ -54,8 +54,11 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
         program.host_reads().for_each(|s| add(s, event(0), Kind::Read, 1));
         for (_, _, instruction) in program.instructions() {
             for segment in instruction.segments.clone() {
-                for span in program.reads(&program.segments[segment as usize]) {
-                    add(span, event(segment_event(segment)), Kind::Read, 0);
+                // What a choice follows from is read before the waits that it picks.
+                let choice = graph.choice(index as u32, segment);
+                for (i, span) in program.reads(&program.segments[segment as usize]).iter().enumerate() {
+                    let chosen = choice.filter(|_| Some(i) != instruction.op.gathered());
+                    add(span, chosen.unwrap_or(event(segment_event(segment))), Kind::Read, 0);
                 }
             }
             let kind = if instruction.op == Op::Release { Kind::Release } else { Kind::Write };
@@ -163,6 +166,9 @@ fn pair(
 
 /// Claims, for every epoch e, that the first access of e + its shift precedes the second of e + its shift.
 fn claim(graph: &Graph<'_>, before: (&Access, u32), after: (&Access, u32), subject: usize, claims: &mut Vec<Claim>) {
+    if before.1 == after.1 && before.0.later == after.0.later && graph.is_direct(before.0.event, after.0.event) {
+        return;
+    }
     for epoch in 0..EPOCHS - before.1.max(after.1) {
         let node = |(access, shift): (&Access, u32)| graph.node(access.event, epoch + shift + access.later);
         let claim = Claim { before: node(before), after: node(after), subject: subject as u32 };

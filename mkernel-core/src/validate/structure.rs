@@ -1,7 +1,7 @@
 //! What each program, and each reference from one to another, must be by itself.
 
-use super::{find, routed};
 use super::violation::{At, LaneFault, Malformed, Party, Violation};
+use super::{find, routed};
 use crate::dtype::DType;
 use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
 use crate::region::Span;

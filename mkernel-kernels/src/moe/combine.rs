@@ -103,8 +103,7 @@ impl Reduce<'_> {
         let l = self.0;
         let spans = [l.all_partials(), l.all_returned()];
         let spans: Vec<Span> = spans.into_iter().filter(|s| !s.is_empty()).collect();
-        let mut signals: Vec<Signal> =
-            l.expert_peers().map(|q| l.signal_at(q, Cell::PartialCredit(l.rank))).collect();
+        let mut signals: Vec<Signal> = l.expert_peers().map(|q| l.signal_at(q, Cell::PartialCredit(l.rank))).collect();
         if l.t.chunk_count(l.rank) > 0 && l.t.expert_nodes(l.rank).next().is_some() {
             signals.push(l.signal(Cell::ReturnsFree));
         }

@@ -177,10 +177,8 @@ impl<'a> Layout<'a> {
     /// The chunks of all other ranks in the order in which they are expected here.
     pub(super) fn landings(&self) -> Vec<Chunk> {
         let others = self.t.world.ranks().filter(|&r| r != self.rank);
-        let mut chunks: Vec<(f64, Chunk)> = others
-            .flat_map(|r| self.t.chunks(r))
-            .map(|c| (self.t.arrival(self.rank, &c, self.profile), c))
-            .collect();
+        let mut chunks: Vec<(f64, Chunk)> =
+            others.flat_map(|r| self.t.chunks(r)).map(|c| (self.t.arrival(self.rank, &c, self.profile), c)).collect();
         chunks.sort_by(|a, b| a.0.total_cmp(&b.0));
         chunks.into_iter().map(|(_, c)| c).collect()
     }

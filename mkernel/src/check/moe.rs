@@ -204,8 +204,7 @@ impl Reference for MoeFfn {
             if slots.is_empty() {
                 continue;
             }
-            let [gate, up, down] =
-                ["w_gate", "w_up", "w_down"].map(|name| Weights::all(tensor(inputs, name), expert));
+            let [gate, up, down] = ["w_gate", "w_up", "w_down"].map(|name| Weights::all(tensor(inputs, name), expert));
             for slots in slots.chunks(ROWS) {
                 let rows: Vec<u64> = slots.iter().map(|slot| slot / self.topk).collect();
                 sums.add(self, inputs, [&gate, &up, &down], slots, &rows);

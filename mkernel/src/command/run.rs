@@ -9,6 +9,8 @@ use mkernel::report::Summary;
 use mkernel::trace::Trace;
 use mkernel::{Error, Fill, Instance, Options, Report, Schedule, Session, Tensors, World, inputs};
 
+use mkernel_kernels::TensorKind;
+
 use super::args::{RunArgs, ScheduleName, TransportName};
 use super::usage::{Stop, Usage};
 use super::{json, print, problem};
@@ -48,6 +50,10 @@ impl problem::Action for Run<'_> {
     where
         O: Reference + PartialEq + Clone + 'static,
     {
+        for spec in operator.tensors().iter().filter(|s| s.kind != TensorKind::Output) {
+            let given = tensors.iter().try_for_each(|t| t.expect(spec).map(drop));
+            given.map_err(|problem| Stop::Refused(problem.into()))?;
+        }
         let head = print::Subject::of(&operator);
         let outcome = execute(operator, self.world, self.args, tensors.as_ref())?;
         Ok(report(self.args, &head, &outcome))
