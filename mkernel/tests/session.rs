@@ -4,7 +4,8 @@
 use mkernel::check::{Extent, Failure, check};
 use mkernel::tensor::TensorError;
 use mkernel::{
-    AgGemm, DType, Error, Fill, MoeDispatchGemm, MoeFfn, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
+    AgGemm, DType, Error, Fill, MoeDispatchGemm, MoeFfn, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor,
+    Tensors, World, inputs,
 };
 
 fn problem(m: u64, n: u64, k: u64) -> AgGemm {

@@ -103,6 +103,6 @@ fn a_plan_says_the_most_that_routing_can_need() {
     let of = |op: &str| json(&format!("plan {op} --nodes 2 --gpus 2 --profile host {shape}"), &[]);
     for (op, ways) in [("moe-dispatch-gemm", 1), ("moe-ffn", 2)] {
         // Sixteen own rows of 64 bytes to the other node, and with a combine as many back for its rail.
-        assert_eq!(of(op)["bytes"]["inter_out"], serde_json::json!([16 * 64 * ways; 4]), "{op}");
+        assert_eq!(of(op)["bytes"]["inter_out"], serde_json::json!(vec![16 * 64 * ways; 4]), "{op}");
     }
 }
