@@ -258,9 +258,12 @@ impl<'a> Graph<'a> {
             open.extend(group.iter().filter(|c| !search.found(c.before)));
         }
         let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
-        for (index, claim) in open.iter().enumerate() {
-            for key in self.gates(claim.after) {
-                by_cell.entry(key).or_default().push(index as u32);
+        let mut index = 0;
+        for group in open.chunk_by(|a, b| a.after == b.after) {
+            let members = index..index + group.len() as u32;
+            index = members.end;
+            for key in self.gates(group[0].after) {
+                by_cell.entry(key).or_default().extend(members.clone());
             }
         }
         let mut gates: Vec<_> = by_cell.into_iter().collect();

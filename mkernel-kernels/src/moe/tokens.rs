@@ -8,8 +8,8 @@ use mkernel_core::{Experts, Node, Rank, World};
 use super::{Kind, Problem};
 use crate::profile::Profile;
 
-/// Bytes of a chunk that the planner aims at.
-const CHUNK_BYTES: u64 = 256 << 10;
+/// Bytes of a chunk that the planner aims at if every token is wanted; routing leaves a part of them.
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Tokens and experts of a world.
 pub(super) struct Tokens<'a> {
