@@ -55,6 +55,8 @@ pub struct Progress {
 struct Entry {
     post: Post,
     cell: Cell,
+    /// Whether the ticket says how many rows are carried.
+    is_counted: bool,
     retired: Option<CellId>,
     role: RoleName,
     lane: LaneId,
@@ -139,18 +141,22 @@ impl<T: Transport> Proxy<T> {
         polled.map_err(|error| self.failed(&error))
     }
 
-    /// The put of a ticket with the value that its cell takes in the ticket's epoch.
+    /// The put of a ticket with the rows that it carries and the value that its cell takes in the ticket's epoch.
     fn resolve(&mut self, ticket: Ticket) -> Result<Post, Fault> {
         let round = self.tickets.checked_div(self.entries.len() as u64).unwrap_or(0);
         let Some(entry) = self.entries.get_mut(ticket.put() as usize) else {
             return Err(Fault::new(FaultKind::Transport, self.rank));
         };
-        if entry.tickets != round {
+        let mut post = entry.post;
+        let rows = if entry.is_counted { ticket.argument() } else { post.source.rows };
+        if entry.tickets != round || rows > post.source.rows {
             return Err(entry.fault(self.rank));
         }
         entry.tickets += 1;
         self.tickets += 1;
-        Ok(Post { value: entry.cell.full(self.first_epoch.wrapping_add(round)), ..entry.post })
+        (post.source.rows, post.target.rows) = (rows, rows);
+        post.value = entry.cell.full(self.first_epoch.wrapping_add(round));
+        Ok(post)
     }
 
     fn failed(&self, error: &TransportError) -> Fault {
@@ -184,6 +190,7 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
         entries[id.0 as usize] = Some(Entry {
             post,
             cell: *target.cell(put.cell),
+            is_counted: put.count.is_some(),
             retired: put.retired,
             role: program.lanes[usize::from(lane.0)].role,
             lane,
@@ -199,14 +206,15 @@ mod tests {
     use super::*;
     use crate::builder::{LaneBuilder, ProgramBuilder};
     use crate::program::Put;
-    use crate::region::Span;
+    use crate::region::{RegionId, Span};
     use crate::role::Role;
     use crate::signal::Born;
     use crate::transport::{Contract, Ordering, Signalling};
     use crate::validate::validate;
     use crate::world::World;
 
-    /// Two puts to rank 1, each with a cell of its own and one counter of retired sources.
+    /// Two puts to rank 1, each with a cell of its own and one counter of retired sources; the second carries up to four
+    /// rows, as its ticket says.
     struct TwoPuts;
 
     impl Role for TwoPuts {
@@ -215,10 +223,11 @@ mod tests {
         }
 
         fn fill(&self, lane: &mut LaneBuilder<'_>) {
-            for cell in [CellId(0), CellId(1)] {
-                let (source, target) = (Span::empty(Rank(0)), Span::empty(Rank(1)));
-                lane.put(&[], Put { source, count: None, target, cell, retired: Some(CellId(2)) });
-            }
+            let empty = Put { retired: Some(CellId(2)), ..Put::signal(Rank(0), Rank(1), CellId(0)) };
+            let rows = |rank, offset, rows| Span { rank, region: RegionId(0), offset, rows, row_bytes: 2, stride: 2 };
+            let (source, target, count) = (rows(Rank(0), 0, 4), rows(Rank(1), 0, 4), Some(rows(Rank(0), 8, 4)));
+            lane.put(&[], empty);
+            lane.put(&[], Put { source, count, target, cell: CellId(1), ..empty });
         }
     }
 
@@ -229,6 +238,7 @@ mod tests {
         bad: Option<u64>,
         flights: Vec<Post>,
         seen: Vec<(u64, u64)>,
+        rows: Vec<u32>,
     }
 
     impl Transport for Fake {
@@ -246,6 +256,7 @@ mod tests {
             }
             self.flights.push(*post);
             self.seen.push((post.token, post.value));
+            self.rows.push(post.target.rows);
             Ok(())
         }
 
@@ -302,6 +313,18 @@ mod tests {
         let mut queue = tickets(&[0, 1]);
         let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
         assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
+    }
+
+    #[test]
+    fn a_counted_put_carries_the_rows_of_its_ticket_and_never_more_than_planned() {
+        let mut proxy = proxy(0, Fake { room: 9, ..Fake::default() });
+        for (argument, carried) in [(3, Some(3)), (0, Some(0)), (5, None)] {
+            let mut queue = [Ticket::new(0, 0).unwrap(), Ticket::new(1, argument).unwrap()].into_iter();
+            proxy.transport.rows.clear();
+            let result = proxy.step(|| queue.next(), &mut Vec::new());
+            assert_eq!(result.is_ok(), carried.is_some());
+            assert_eq!(proxy.transport().rows, [0].into_iter().chain(carried).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -58,9 +58,10 @@ impl Loopback {
         Loopback { host, rank, network: network.clone(), random, flights, posted: 0, payload }
     }
 
-    /// Whether a later poll may deliver something.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.flights.iter().any(|f| !f.is_lost)
+    /// Whether another step of the proxy may do something: deliver, or post what waits if anything `waits`.
+    pub(crate) fn can_go_on(&self, waits: bool) -> bool {
+        let has_room = self.flights.len() < self.network.depth.max(1);
+        waits && has_room || self.flights.iter().any(|f| !f.is_lost)
     }
 
     fn has(&self, injection: Injection) -> bool {

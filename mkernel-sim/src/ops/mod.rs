@@ -7,6 +7,7 @@
 mod copy;
 mod float;
 mod gemm;
+pub(crate) mod put;
 mod reduce;
 mod release;
 
