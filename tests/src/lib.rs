@@ -1,3 +1,4 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
 
 pub mod ag_gemm;
+pub mod split_k;
