@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use mkernel_core::validate::validate_rank;
-use mkernel_core::{Lane, Op, Program, Rank, RoleName, Scope, World, validate};
-use mkernel_kernels::{Operator, Profile, RoleCtas, Work};
+use mkernel_core::{Lane, Program, Rank, RoleName, Scope, World, validate};
+use mkernel_kernels::split::cost;
+use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::error::Error;
 
@@ -113,32 +114,10 @@ fn program_bytes(program: &Program) -> u64 {
     lanes + pools + of(&program.puts) + of(&program.cells) + of(&program.regions)
 }
 
-/// The modelled time of each lane: its products, copies, sums and tickets by the planner's own cost model.
+/// The modelled time of each lane by the planner's own cost model.
 fn role_outlines(program: &Program, profile: &Profile) -> Vec<RoleOutline> {
     let outline = |lane: &Lane| {
-        let (mut flops, mut bytes, mut tickets) = (0.0, 0.0, 0.0);
-        for instruction in &lane.instructions {
-            match instruction.op {
-                Op::Gemm { input, .. } => {
-                    for segment in program.segments(instruction) {
-                        let [a, b] = program.reads(segment) else { continue };
-                        let columns = b.row_bytes / input.bytes();
-                        flops += 2.0 * f64::from(a.rows) * f64::from(b.rows) * columns as f64;
-                    }
-                }
-                Op::Copy => bytes += program.writes(instruction).iter().map(|s| s.bytes()).sum::<u64>() as f64,
-                // A sum is bound by reading its sources.
-                Op::Reduce { .. } => {
-                    let sources = program.segments(instruction).iter().flat_map(|s| program.reads(s));
-                    bytes += sources.map(|s| s.bytes()).sum::<u64>() as f64;
-                }
-                Op::Put(_) => tickets += 1.0,
-                Op::Release => {}
-            }
-        }
-        let seconds = Work::flops(lane.role, flops, profile).seconds
-            + Work::copies(lane.role, bytes, profile).seconds
-            + Work::tickets(lane.role, tickets, profile).seconds;
+        let seconds: f64 = lane.instructions.iter().map(|i| cost(program, i, lane.role, profile).seconds).sum();
         let tasks = lane.instructions.len() as u64;
         RoleOutline { role: lane.role, ctas: lane.ctas, tasks, modelled_us: seconds / f64::from(lane.ctas) * 1e6 }
     };
