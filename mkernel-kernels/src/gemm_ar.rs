@@ -41,16 +41,17 @@ pub struct GemmAr {
 }
 
 impl GemmAr {
-    /// The form that is planned in `world`: never [`AllReduce::Auto`]. The same on every rank.
+    /// The form that is planned in `world`: never [`AllReduce::Auto`], and two-step on one node, where there is no other
+    /// node to send to. The same on every rank.
     pub fn form(&self, world: &World, profile: &Profile) -> AllReduce {
+        if world.node_count() == 1 {
+            return AllReduce::TwoStep;
+        }
+        let seconds = |form| self.seconds(form, world, profile);
         match self.all_reduce {
-            AllReduce::Auto if world.node_count() > 1 => {
-                let seconds = |form| self.seconds(form, world, profile);
-                let is_faster = seconds(AllReduce::OneShot) < seconds(AllReduce::TwoStep);
-                if is_faster { AllReduce::OneShot } else { AllReduce::TwoStep }
-            }
-            AllReduce::Auto | AllReduce::TwoStep => AllReduce::TwoStep,
-            AllReduce::OneShot => AllReduce::OneShot,
+            AllReduce::Auto if seconds(AllReduce::OneShot) < seconds(AllReduce::TwoStep) => AllReduce::OneShot,
+            AllReduce::Auto => AllReduce::TwoStep,
+            given => given,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use mkernel_core::{DType, Executor, Placement, Program, Verified, World, validate};
-use mkernel_kernels::{Operator, RoleCtas};
+use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::ag_gemm::SMALL_TILES;
 
@@ -18,6 +18,8 @@ pub struct Case {
     pub op: Arc<dyn Operator>,
     /// CTAs of each role, where they are given.
     pub roles: RoleCtas,
+    /// What the planner believes of the hardware.
+    pub profile: Profile,
 }
 
 impl fmt::Debug for Case {
@@ -30,7 +32,7 @@ impl fmt::Debug for Case {
 impl Case {
     /// An operator in a world, with the split of SMs that follows from the shape.
     pub fn new(gpus: &[u32], op: impl Operator + 'static) -> Case {
-        Case { gpus: gpus.to_vec(), op: Arc::new(op), roles: RoleCtas::default() }
+        Case { gpus: gpus.to_vec(), op: Arc::new(op), roles: RoleCtas::default(), profile: SMALL_TILES }
     }
 
     /// Rows and columns of C, and columns of A.
@@ -59,7 +61,7 @@ impl Case {
     /// If the problem cannot be planned.
     pub fn plan(&self) -> Vec<Program> {
         let world = self.world();
-        let plan = |rank| self.op.plan(&world, rank, &SMALL_TILES, &self.roles);
+        let plan = |rank| self.op.plan(&world, rank, &self.profile, &self.roles);
         world.ranks().map(|rank| plan(rank).expect("a test problem can be planned")).collect()
     }
 

@@ -15,9 +15,6 @@ struct Starts {
     block: u64,
     /// Raised by each other node, tile by tile of the home slices.
     landed: u64,
-    /// Raised by each rank of the node, tile by tile of the slices collected.
-    part: u64,
-    own: u64,
 }
 
 impl Layout<'_> {
@@ -28,13 +25,17 @@ impl Layout<'_> {
         let two_step = self.problem.form == Form::TwoStep && self.nodes() > 1;
         let block = rail_ready + if two_step { self.nodes() } else { 0 };
         let landed = block + if two_step { self.blocks_before(self.slices().end) } else { 0 };
-        let part = landed + self.nodes() * self.home_before(rank, self.slices().end).tiles;
-        // Only ranks of this node are asked for what comes after the landed cells.
-        let parts = match self.world.node_of(rank) == self.node {
-            true => self.collected[self.world.index_of(rank) as usize].slots.tiles * gpus,
-            false => 0,
-        };
-        Starts { route, rail_ready, block, landed, part, own: part + parts }
+        Starts { route, rail_ready, block, landed }
+    }
+
+    /// First of the cells that the ranks of the node raise, tile by tile of the slices collected, on a rank of this node.
+    fn first_part(&self, rank: Rank) -> u64 {
+        self.starts(rank).landed + self.nodes() * self.home_before(rank, self.slices().end).tiles
+    }
+
+    /// First of this rank's own cells.
+    fn first_own(&self) -> u64 {
+        self.first_part(self.rank) + self.own_collected().slots.tiles * self.gpus()
     }
 
     /// Pairs of a slice and a home of it.
@@ -90,36 +91,47 @@ impl Layout<'_> {
     pub(super) fn part(&self, tile: &Tile, gpu: u64) -> CellId {
         let collector = self.collector(self.node, tile.slice);
         let index = (self.slots[tile.slice as usize].tiles + tile.index) * self.gpus() + gpu;
-        cell(self.starts(collector).part + index)
+        cell(self.first_part(collector) + index)
+    }
+
+    /// What says that rows of C that others write are here: blocks from other nodes, and copies within the node.
+    pub(super) fn arrivals(&self) -> Vec<CellId> {
+        if !self.is_everywhere() {
+            return Vec::new();
+        }
+        let peers = self.world.node_peers(self.rank);
+        let writers = peers.filter(|&p| self.collected[self.world.index_of(p) as usize].blocks > 0);
+        let copies = writers.map(|p| self.copied(p));
+        copies.chain(self.landing_blocks().map(|b| self.block_here(self.rank, &b))).collect()
     }
 
     // This rank's own.
 
     /// Counts sums that have read slots, landing memory or staging.
     pub(super) fn done(&self) -> CellId {
-        cell(self.starts(self.rank).own)
+        cell(self.first_own())
     }
 
     /// Says that slots and landing memory are given back.
     pub(super) fn free(&self) -> CellId {
-        cell(self.starts(self.rank).own + 1)
+        cell(self.first_own() + 1)
     }
 
     /// Counts puts whose source has been read.
     pub(super) fn sent(&self) -> CellId {
-        cell(self.starts(self.rank).own + 2)
+        cell(self.first_own() + 2)
     }
 
     /// Says that a tile is staged.
     pub(super) fn staged(&self, tile: &Tile) -> CellId {
-        cell(self.starts(self.rank).own + 3 + self.staging[tile.slice as usize].tiles + tile.index)
+        cell(self.first_own() + 3 + self.staging[tile.slice as usize].tiles + tile.index)
     }
 
     /// Counts the finished tiles of a block of a home slice.
     pub(super) fn finished(&self, slice: u32, block: u64) -> CellId {
         let staged = self.own_collected().staging.tiles;
         let home = self.home_before(self.rank, slice).tiles / self.tile_columns();
-        cell(self.starts(self.rank).own + 3 + staged + home + block - self.blocks_before(slice))
+        cell(self.first_own() + 3 + staged + home + block - self.blocks_before(slice))
     }
 
     /// Declares this rank's cells, in the order of the formulas above.

@@ -233,6 +233,11 @@ impl<'a> Layout<'a> {
         })
     }
 
+    /// Blocks that land here from other nodes, finished.
+    pub(super) fn landing_blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        self.collects().filter(|&s| self.lands_blocks(s)).flat_map(|s| self.blocks(s))
+    }
+
     /// The block that a tile is part of.
     pub(super) fn block_of(&self, tile: &Tile) -> u64 {
         self.blocks_before(tile.slice) + tile.index / self.tile_columns()

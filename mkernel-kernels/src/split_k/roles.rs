@@ -155,16 +155,12 @@ impl Role for Intra<'_> {
         for block in l.home_slices(l.rank).flat_map(|s| l.blocks(s)) {
             self.spread(lane, &block, l.finished(block.slice, block.index));
         }
-        let landing: Vec<Block> = l.collects().filter(|&s| l.lands_blocks(s)).flat_map(|s| l.blocks(s)).collect();
-        for block in &landing {
-            self.spread(lane, block, l.block_here(l.rank, block));
+        for block in l.landing_blocks() {
+            self.spread(lane, &block, l.block_here(l.rank, &block));
         }
-        // The launch ends here only once all rows of C are here: the host reads them then.
-        let writers = l.world.node_peers(l.rank).filter(|&p| l.collected[l.world.index_of(p) as usize].blocks > 0);
-        let mut waits: Vec<_> = writers.map(|p| l.copied(p)).collect();
-        waits.extend(landing.iter().map(|b| l.block_here(l.rank, b)));
-        if !waits.is_empty() {
-            lane.push(Op::Release, Step::new(&waits, &[]), &[], &[]);
+        if l.gpus() > 1 {
+            // The launch ends here only once all rows of C are here: the host reads them then.
+            lane.push(Op::Release, Step::new(&l.arrivals(), &[]), &[], &[]);
         }
     }
 }
@@ -204,9 +200,7 @@ impl Role for Send<'_> {
                 lane.put(&[l.free()], Put::signal(l.rank, collector, l.route(collector, slice, l.node)));
             }
         }
-        if l.bulk_puts() > 0 {
-            self.join(lane);
-        }
+        self.join(lane);
     }
 }
 
@@ -244,16 +238,22 @@ impl Send<'_> {
         }
     }
 
-    /// The launch ends here only once the NIC has read every source; then staging is dead.
+    /// The launch ends here only once the NIC has read every source, and on a node of one GPU, where no role copies, once
+    /// all rows of C are here. Then staging is dead.
     fn join(&self, lane: &mut LaneBuilder<'_>) {
         let l = self.0;
-        let mut waits = vec![l.sent()];
-        if l.problem.form == Form::OneShot {
+        let mut waits = if l.gpus() > 1 { Vec::new() } else { l.arrivals() };
+        let staging = l.own_staging();
+        if l.bulk_puts() > 0 {
+            waits.push(l.sent());
+        }
+        if l.problem.form == Form::OneShot && !staging.is_empty() {
             // The last sums read staging too.
             waits.push(l.done());
         }
-        let staging = l.own_staging();
         let spans = if staging.is_empty() { &[][..] } else { &[staging] };
-        lane.push(Op::Release, Step::new(&waits, &[]), spans, &[]);
+        if !waits.is_empty() {
+            lane.push(Op::Release, Step::new(&waits, &[]), spans, &[]);
+        }
     }
 }
