@@ -8,7 +8,7 @@ use crate::world::{Rank, World};
 
 /// Collects regions, cells and lanes of one rank's program.
 ///
-/// It checks nothing: [`crate::validate`] is the one place that does.
+/// It checks nothing: [`fn@crate::validate`] is the one place that does.
 #[derive(Clone, Debug)]
 pub struct ProgramBuilder {
     program: Program,

@@ -8,7 +8,7 @@
 //! different CTAs, and a CTA may read for the next instruction before this one's stores are visible.
 //!
 //! Every byte that an instruction touches is listed: reads with the segments, writes with the instruction, both ends
-//! of a put in the put table. So [`crate::validate`] knows nothing of what an operation computes.
+//! of a put in the put table. So [`fn@crate::validate`] knows nothing of what an operation computes.
 //!
 //! Lists of varying length (segments, waits, reads, writes, signals) live in pools of the program and are named by
 //! ranges: memory per instruction is flat, and the whole program is a handful of allocations.

@@ -204,8 +204,8 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{LaneBuilder, ProgramBuilder};
-    use crate::program::Put;
+    use crate::builder::{LaneBuilder, ProgramBuilder, Step};
+    use crate::program::{Law, Placement, Put};
     use crate::region::{RegionId, Span};
     use crate::role::Role;
     use crate::signal::Born;
@@ -224,10 +224,30 @@ mod tests {
 
         fn fill(&self, lane: &mut LaneBuilder<'_>) {
             let empty = Put { retired: Some(CellId(2)), ..Put::signal(Rank(0), Rank(1), CellId(0)) };
-            let rows = |rank, offset, rows| Span { rank, region: RegionId(0), offset, rows, row_bytes: 2, stride: 2 };
-            let (source, target, count) = (rows(Rank(0), 0, 4), rows(Rank(1), 0, 4), Some(rows(Rank(0), 8, 4)));
+            let (source, target) = (rows(Rank(0)), rows(Rank(1)));
+            let count = Some(Span::flat(Rank(0), RegionId(0), 8, 8));
             lane.put(&[], empty);
-            lane.put(&[], Put { source, count, target, cell: CellId(1), ..empty });
+            // The credit: the target's memory is free for the next epoch.
+            lane.put(&[CellId(3)], Put { source, count, target, cell: CellId(1), ..empty });
+            lane.push(Op::Release, Step::new(&[CellId(2)], &[]), &[], &[]);
+        }
+    }
+
+    /// Four rows of two bytes.
+    fn rows(rank: Rank) -> Span {
+        Span { rank, region: RegionId(0), offset: 0, rows: 4, row_bytes: 2, stride: 2 }
+    }
+
+    /// Gives what landed back.
+    struct Credit;
+
+    impl Role for Credit {
+        fn name(&self) -> RoleName {
+            RoleName::Send
+        }
+
+        fn fill(&self, lane: &mut LaneBuilder<'_>) {
+            lane.put(&[CellId(1)], Put::signal(Rank(1), Rank(0), CellId(3)));
         }
     }
 
@@ -270,12 +290,20 @@ mod tests {
         let world = World::new(&[1, 1]).unwrap();
         let programs = world.ranks().map(|rank| {
             let mut builder = ProgramBuilder::new(&world, rank);
-            let arrivals = u32::from(rank == Rank(1));
-            builder.cell(arrivals, Born::Empty);
-            builder.cell(arrivals, Born::Full);
-            builder.cell(2 * (1 - arrivals), Born::Empty);
+            let (sends, lands) = (u32::from(rank == Rank(0)), u32::from(rank == Rank(1)));
+            builder.region("rows", 16);
+            builder.cell(lands, Born::Empty);
+            builder.cell(lands, Born::Empty);
+            builder.cell(2 * sends, Born::Empty);
+            builder.cell(sends, Born::Full);
             if rank == Rank(0) {
+                let span = Span::flat(rank, RegionId(0), 0, 16);
+                builder.input(Placement { tensor: "rows", span, row: 0, column: 0 });
                 builder.lane(&TwoPuts, 1);
+                builder.law(Law { inter_out: 8, inter_in: 0 });
+            } else {
+                builder.lane(&Credit, 1);
+                builder.law(Law { inter_out: 0, inter_in: 8 });
             }
             builder.finish()
         });
@@ -295,7 +323,7 @@ mod tests {
             assert_eq!(progress.is_held, left > 0);
         }
         let values: Vec<_> = proxy.transport().seen.clone();
-        assert_eq!(values, [(1, 9), (0, 8), (0, 9), (1, 10)]);
+        assert_eq!(values, [(1, 8), (0, 8), (0, 9), (1, 9)]);
         assert_eq!(retired, [CellId(2); 4]);
     }
 
@@ -304,7 +332,7 @@ mod tests {
         let mut proxy = proxy(u64::MAX, Fake { room: 9, ..Fake::default() });
         let mut queue = tickets(&[0, 1, 0, 1]);
         proxy.step(|| queue.next(), &mut Vec::new()).unwrap();
-        assert_eq!(proxy.transport().seen, [(0, 0), (1, 1), (0, 1), (1, 2)]);
+        assert_eq!(proxy.transport().seen, [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }
 
     #[test]

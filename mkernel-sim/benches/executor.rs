@@ -2,7 +2,7 @@
 //!
 //! Each launch runs 10,000 instructions on one CTA; time per element is time per instruction.
 //! `cargo bench -p mkernel-sim --bench executor`
-
+#![allow(clippy::unwrap_used)]
 #![allow(missing_docs, reason = "criterion's macros make public items without docs")]
 
 use std::hint::black_box;
@@ -21,8 +21,11 @@ const INSTRUCTIONS: u32 = 10_000;
 /// Copies of 64 bytes that wait for a signal that has come and raise one.
 struct Copies;
 
-/// Tickets of puts without bytes; the last instruction waits for all of their completions.
+/// Puts without bytes to rank 1; the last instruction waits until all have gone and rank 1 has seen them.
 struct Puts;
+
+/// Waits for all of them and says so.
+struct Acknowledge;
 
 impl Role for Copies {
     fn name(&self) -> RoleName {
@@ -47,11 +50,22 @@ impl Role for Puts {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         for i in 1..INSTRUCTIONS {
-            let put = Put::signal(Rank(0), Rank(0), CellId(i));
+            let put = Put::signal(Rank(0), Rank(1), CellId(i));
             lane.put(&[], Put { retired: Some(CellId(0)), ..put });
         }
-        let landed: Vec<CellId> = (0..INSTRUCTIONS).map(CellId).collect();
-        lane.push(Op::Release, Step::new(&landed, &[]), &[], &[]);
+        lane.push(Op::Release, Step::new(&[CellId(0), CellId(1)], &[]), &[], &[]);
+    }
+}
+
+impl Role for Acknowledge {
+    fn name(&self) -> RoleName {
+        RoleName::Send
+    }
+
+    fn fill(&self, lane: &mut LaneBuilder<'_>) {
+        // The last first: a thread that slept for each in turn would measure its wake-ups.
+        let landed: Vec<CellId> = (1..INSTRUCTIONS).rev().map(CellId).collect();
+        lane.put(&landed, Put::signal(Rank(1), Rank(0), CellId(1)));
     }
 }
 
@@ -69,13 +83,18 @@ fn copies() -> Arc<Verified> {
 }
 
 fn puts() -> Arc<Verified> {
-    let mut builder = ProgramBuilder::new(&World::new(&[1]).unwrap(), Rank(0));
-    builder.cell(INSTRUCTIONS - 1, Born::Empty);
+    let world = World::new(&[1, 1]).unwrap();
+    let mut from = ProgramBuilder::new(&world, Rank(0));
+    from.cell(INSTRUCTIONS - 1, Born::Empty);
+    from.cell(1, Born::Empty);
+    from.lane(&Puts, 1);
+    let mut to = ProgramBuilder::new(&world, Rank(1));
+    to.cell(0, Born::Empty);
     for _ in 1..INSTRUCTIONS {
-        builder.cell(1, Born::Empty);
+        to.cell(1, Born::Empty);
     }
-    builder.lane(&Puts, 1);
-    Arc::new(validate(vec![builder.finish()]).unwrap())
+    to.lane(&Acknowledge, 1);
+    Arc::new(validate(vec![from.finish(), to.finish()]).unwrap())
 }
 
 fn overhead(criterion: &mut Criterion) {

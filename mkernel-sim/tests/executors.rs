@@ -1,4 +1,5 @@
 //! Both executors on small programs written by hand.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

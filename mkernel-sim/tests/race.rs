@@ -1,4 +1,5 @@
 //! The race detector: each test is a program with one mistake, beside the program without it.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

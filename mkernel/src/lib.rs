@@ -19,7 +19,9 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub mod bootstrap;
 pub mod check;
+pub mod config;
 pub mod error;
 pub mod file;
 pub mod inputs;

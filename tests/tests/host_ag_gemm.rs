@@ -1,4 +1,5 @@
 //! AG+GEMM on the host executors: exact, whatever the schedule and the network.
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ fn cases() -> Vec<Case> {
     for gpus in worlds {
         for (m, n, k) in shapes {
             for dtype in [DType::Bf16, DType::F16, DType::F32] {
-                cases.push(Case { gpus: gpus.to_vec(), op: AgGemm { m, n, k, dtype } });
+                cases.push(Case::new(gpus, AgGemm { m, n, k, dtype }));
             }
         }
     }
@@ -56,7 +57,7 @@ fn threads_give_the_exact_product_with_a_ring_of_two() {
 
 /// Five ranks on two nodes with every role on every rank.
 fn uneven() -> Case {
-    Case { gpus: vec![3, 2], op: AgGemm { m: 37, n: 29, k: 17, dtype: DType::Bf16 } }
+    Case::new(&[3, 2], AgGemm { m: 37, n: 29, k: 17, dtype: DType::Bf16 })
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! `validate` and the race detector judge the same programs, each in its own way: they must agree.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
@@ -112,8 +113,7 @@ fn validate_and_the_race_detector_agree_on_every_mutant_and_none_survives_unseen
         (&[2, 2], (9, 8, 2)),
         (&[2, 1], (9, 5, 2)),
     ] {
-        let op = AgGemm { m, n, k, dtype: mkernel_core::DType::Bf16 };
-        let case = Case { gpus: gpus.to_vec(), op };
+        let case = Case::new(gpus, AgGemm { m, n, k, dtype: mkernel_core::DType::Bf16 });
         mutants(&case.plan(), |mutant, what| {
             tried += 1;
             let found = find_races(&mutant, 4);

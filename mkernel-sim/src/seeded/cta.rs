@@ -36,6 +36,8 @@ struct Slot {
     kernels: Kernels,
     /// Segments read.
     segments: usize,
+    /// Waits of the next segment that hold: counters only rise, so they go on to hold.
+    waits: usize,
     is_written: bool,
     /// Signals raised.
     signals: usize,
@@ -145,7 +147,7 @@ impl Launch<'_> {
         if let Some(kernel) = kernels.of(&instruction.op) {
             kernel.begin(&Task::new(self.host, program, instruction));
         }
-        cta.slots.push_back(Slot { place, kernels, segments: 0, is_written: false, signals: 0 });
+        cta.slots.push_back(Slot { place, kernels, segments: 0, waits: 0, is_written: false, signals: 0 });
         Ok(true)
     }
 
@@ -163,16 +165,18 @@ impl Launch<'_> {
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
-            for &cell in program.waits(segment).iter().chain(program.picked(segment)) {
+            for &cell in program.waits(segment).iter().chain(program.picked(segment)).skip(slot.waits) {
                 let wanted = program.cell(cell).threshold(epoch);
                 if !reached(self.host.cells.seen(place.rank, cell), wanted) {
                     return Attempt::Waits(cell, wanted);
                 }
+                slot.waits += 1;
             }
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
                 kernel.segment(&task, slot.segments, program.reads(segment));
             }
             slot.segments += 1;
+            slot.waits = 0;
         } else if !earlier.is_empty() {
             return Attempt::NotNow;
         } else if !slot.is_written {

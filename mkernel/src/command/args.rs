@@ -56,6 +56,18 @@ pub(crate) struct ProblemArgs {
     pub(crate) verbose: bool,
 }
 
+impl ProblemArgs {
+    /// The size that a flag gives to an axis.
+    pub(crate) fn axis(&self, flag: &str) -> Option<u64> {
+        match flag {
+            "--m" => self.m,
+            "--n" => self.n,
+            "--k" => self.k,
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]

@@ -138,9 +138,9 @@ pub(crate) fn plan(head: &super::plan::Head<'_>, outline: &Outline) -> String {
         (r.role.name(), PlannedRoleJson { ctas: r.ctas, tasks: r.tasks, modelled_us: r.modelled_us })
     };
     line(&PlanJson {
-        op: head.op,
+        op: head.subject.op,
         world: head.world.into(),
-        dtype: head.dtype,
+        dtype: head.subject.dtype,
         profile: head.profile,
         validated: outline.scope.name(),
         plan_us: head.plan_us,

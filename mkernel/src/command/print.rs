@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use mkernel::Operator;
 use mkernel::check::Extent;
 use mkernel::outline::Outline;
 
@@ -15,12 +16,38 @@ macro_rules! line {
     };
 }
 
+/// What a report is about.
+pub(crate) struct Subject {
+    pub(crate) op: &'static str,
+    pub(crate) dtype: &'static str,
+    /// Every tensor with its shape.
+    shapes: String,
+    flops: f64,
+}
+
+impl Subject {
+    /// Describes an operator.
+    pub(crate) fn of(operator: &dyn Operator) -> Subject {
+        let tensors = operator.tensors();
+        let shape = |t: &mkernel_kernels::TensorSpec| {
+            format!("{}[{}]", t.name, t.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x"))
+        };
+        Subject {
+            op: operator.name(),
+            dtype: tensors[0].dtype.name(),
+            shapes: tensors.iter().map(shape).collect::<Vec<_>>().join(" "),
+            flops: operator.flops(),
+        }
+    }
+}
+
 /// The report of a run.
-pub(crate) fn run(op: &str, dtype: &str, shape: &str, flops: f64, epochs: u64, outcome: &Outcome) -> String {
+pub(crate) fn run(subject: &Subject, epochs: u64, outcome: &Outcome) -> String {
     let mut text = String::new();
+    let Subject { op, dtype, shapes, flops } = subject;
     let time_us = outcome.summary.time_us();
     let world = &outcome.world;
-    line!(text, "{op} {dtype} {shape} on {world} ({} ranks), proved: {}", world.size(), outcome.validated);
+    line!(text, "{op} {dtype} {shapes} on {world} ({} ranks), proved: {}", world.size(), outcome.validated);
     if outcome.is_virtual {
         line!(text, "time      {} (median of {epochs}; virtual, one step is one microsecond)", time(time_us));
     } else {
@@ -71,8 +98,8 @@ fn byte_rows(text: &mut String, rows: impl Iterator<Item = [u64; 3]>) {
 /// The report of a plan.
 pub(crate) fn plan(head: &Head<'_>, outline: &Outline) -> String {
     let mut text = String::new();
-    let (op, dtype, shape, world) = (head.op, head.dtype, head.shape, head.world);
-    line!(text, "{op} {dtype} {shape} on {world} ({} ranks), profile {}", world.size(), head.profile);
+    let (Subject { op, dtype, shapes, .. }, world) = (&head.subject, head.world);
+    line!(text, "{op} {dtype} {shapes} on {world} ({} ranks), profile {}", world.size(), head.profile);
     line!(text, "planned and proved in {}; validated: {}", time(head.plan_us), outline.scope.name());
     let first = &outline.ranks[0];
     line!(text, "\n{}", first.rank);

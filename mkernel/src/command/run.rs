@@ -9,7 +9,7 @@ use mkernel::report::Summary;
 use mkernel::trace::Trace;
 use mkernel::{Error, Fill, Instance, Options, Report, Schedule, Session, Tensors, World, inputs};
 
-use super::args::{OpName, RunArgs, ScheduleName, TransportName};
+use super::args::{RunArgs, ScheduleName, TransportName};
 use super::usage::{Stop, Usage};
 use super::{json, print, problem};
 
@@ -32,17 +32,25 @@ pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
         return Err(Usage::Transport(args.transport).into());
     }
     let world = problem::world(&args.problem)?;
-    match args.problem.op {
-        OpName::AgGemm => {
-            let (operator, tensors) = match &args.input {
-                Some(path) => problem::ag_gemm_from(&args.problem, path).map(|(o, t)| (o, Some(t)))?,
-                None => (problem::ag_gemm(&args.problem)?, None),
-            };
-            let dtype = operator.dtype.name();
-            let shape = format!("m {} n {} k {}", operator.m, operator.n, operator.k);
-            let outcome = execute(operator, world, args, tensors.as_ref())?;
-            Ok(report(args, "ag-gemm", dtype, &shape, mkernel::Operator::flops(&operator), &outcome))
-        }
+    problem::with_operator(&args.problem, args.input.as_deref(), Run { args, world })
+}
+
+/// Runs an operator and reports.
+struct Run<'a> {
+    args: &'a RunArgs,
+    world: World,
+}
+
+impl problem::Action for Run<'_> {
+    type Output = String;
+
+    fn act<O>(self, operator: O, tensors: Option<Tensors>) -> Result<String, Stop>
+    where
+        O: Reference + PartialEq + Clone + 'static,
+    {
+        let head = print::Subject::of(&operator);
+        let outcome = execute(operator, self.world, self.args, tensors.as_ref())?;
+        Ok(report(self.args, &head, &outcome))
     }
 }
 
@@ -149,17 +157,17 @@ fn check_bytes(report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(args: &RunArgs, op: &str, dtype: &str, shape: &str, flops: f64, outcome: &Outcome) -> String {
+fn report(args: &RunArgs, subject: &print::Subject, outcome: &Outcome) -> String {
     if !args.problem.json {
-        return print::run(op, dtype, shape, flops, args.epochs, outcome);
+        return print::run(subject, args.epochs, outcome);
     }
     let role = |r: &mkernel::report::RoleReport| {
         (r.role.name(), json::RoleJson { ctas: r.ctas, tasks: r.tasks, busy_us: r.busy_us, wait_us: r.wait_us })
     };
     json::line(&json::RunJson {
-        op,
+        op: subject.op,
         world: (&outcome.world).into(),
-        dtype,
+        dtype: subject.dtype,
         epochs: args.epochs,
         validated: outcome.validated,
         checked: outcome.errors.is_some(),

@@ -34,22 +34,26 @@ pub(crate) enum Usage {
     },
     #[error("--nodes is {nodes}, but --gpus lists {listed} nodes; make them agree or leave --nodes out")]
     NodeCount { nodes: u32, listed: usize },
-    #[error("{flag} is missing; ag-gemm needs --m, --n and --k, or --input with a file")]
-    MissingShape { flag: &'static str },
+    #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
+    MissingShape { flag: &'static str, needs: String },
     #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
     Contradiction { flag: &'static str, given: String, found: String },
-    #[error("--input: tensor `{tensor}` is missing; the file must hold `a` [M, K] and `b` [K, N]")]
-    MissingTensor { tensor: &'static str },
-    #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be a matrix {wanted} with no empty axis")]
-    Matrix { tensor: &'static str, shape: Vec<u64>, wanted: &'static str },
+    #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
+    MissingTensor { tensor: &'static str, needs: String },
+    #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be {wanted} with no empty axis")]
+    Shape { tensor: &'static str, shape: Vec<u64>, wanted: String },
     #[error("--input: tensor `{tensor}` holds {found}; it must hold bf16, f16 or f32")]
     Element { tensor: &'static str, found: mkernel::DType },
-    #[error("--input: tensor `b` has {rows} rows, but `a` has {columns} columns; they must be equal (K)")]
-    Inner { columns: u64, rows: u64 },
-    #[error("--input: tensor `b` holds {b}, but `a` holds {a}; both must have one type")]
-    Types { a: mkernel::DType, b: mkernel::DType },
-    #[error("--input: {0}; give a sound safetensors file with `a` [M, K] and `b` [K, N]")]
-    Input(#[source] Error),
+    #[error("--input: tensor `{tensor}` says that {axis} is {size}, but `{owner}` says {before}; they must be equal")]
+    Axis { axis: String, tensor: &'static str, size: u64, owner: &'static str, before: u64 },
+    #[error("--input: tensor `{tensor}` holds {found}, but `{owner}` holds {one}; both must have one type")]
+    Types { tensor: &'static str, found: mkernel::DType, owner: &'static str, one: mkernel::DType },
+    #[error("--input: {problem}; give a sound safetensors file with {needs}")]
+    Input {
+        #[source]
+        problem: Error,
+        needs: String,
+    },
     #[error("{flag}: {problem}; give a file in a directory that can be written")]
     Unwritable {
         flag: &'static str,

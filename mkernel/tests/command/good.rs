@@ -107,7 +107,9 @@ fn a_run_without_a_check_says_so() {
 fn the_report_for_people_names_roles_bytes_and_errors() {
     let ended = mkernel("run ag-gemm --nodes 2 --gpus 2 --m 64 --n 64 --k 64", &[]);
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
-    for said in ["ag-gemm bf16 m 64 n 64 k 64 on 2x2", "compute", "intra", "send", "law", "max abs", "ranks 0-3"] {
+    for said in
+        ["ag-gemm bf16 a[64x64] b[64x64] c[64x64] on 2x2", "compute", "intra", "send", "law", "max abs", "ranks 0-3"]
+    {
         assert!(ended.stdout.contains(said), "`{said}` is not in:\n{}", ended.stdout);
     }
 }
