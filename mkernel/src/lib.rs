@@ -43,4 +43,4 @@ pub use session::{Options, Schedule, Session};
 pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
-pub use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};
+pub use mkernel_kernels::{AgGemm, AllReduce, GemmAr, GemmRs, Operator, Partial, Profile, RoleCtas};

@@ -1,4 +1,5 @@
 //! GEMM+ReduceScatter and GEMM+AllReduce on the host executors: right, and always the same bits.
+#![allow(clippy::unwrap_used)]
 
 use mkernel_core::{DType, Executor, Rank, RoleName, Verified, World};
 use mkernel_kernels::{AllReduce, GemmAr, GemmRs, Partial, Profile, RoleCtas};

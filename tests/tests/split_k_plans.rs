@@ -1,4 +1,5 @@
 //! Every planned GEMM+ReduceScatter and GEMM+AllReduce is proved, for any shape and world, and sends what the law says.
+#![allow(clippy::unwrap_used)]
 
 use std::time::Instant;
 
@@ -141,11 +142,11 @@ fn nic_bytes_of_even_worlds_are_the_shares_of_c_that_the_design_states() {
 #[test]
 fn one_rank_of_a_thousand_is_planned_in_under_a_second_within_its_own_work() {
     let world = World::uniform(128, 8).unwrap();
-    let (m, n, k, dtype, partial) = (16384u64, 8192u64, 65536u64, DType::Bf16, Partial::Narrow);
+    let (m, small, n, k, dtype, partial) = (16384u64, 1024, 8192u64, 65536u64, DType::Bf16, Partial::Narrow);
     let problems: [(&dyn Operator, bool); 3] = [
         (&GemmRs { m, n, k, dtype, partial }, false),
         (&GemmAr { m, n, k, dtype, partial, all_reduce: AllReduce::TwoStep }, false),
-        (&GemmAr { m, n, k, dtype, partial, all_reduce: AllReduce::OneShot }, true),
+        (&GemmAr { m: small, n, k, dtype, partial, all_reduce: AllReduce::OneShot }, true),
     ];
     for (problem, one_shot) in problems {
         let start = Instant::now();
