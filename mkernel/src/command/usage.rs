@@ -36,6 +36,8 @@ pub(crate) enum Usage {
     NodeCount { nodes: u32, listed: usize },
     #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
     MissingShape { flag: &'static str, needs: String },
+    #[error("{flag} is for {operators} only; leave it out")]
+    Foreign { flag: &'static str, operators: &'static str },
     #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
     Contradiction { flag: &'static str, given: String, found: String },
     #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
