@@ -18,14 +18,17 @@
 //! | executor | [`executor`], ends in a [`fault`] at worst |
 #![deny(unsafe_code)]
 
+pub mod abi;
 pub mod builder;
 pub mod dtype;
 pub mod executor;
 pub mod fault;
+pub mod fifo;
 pub mod program;
 pub mod region;
 pub mod role;
 pub mod signal;
+pub mod ticket;
 pub mod transport;
 pub mod validate;
 pub mod world;
