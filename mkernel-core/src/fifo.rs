@@ -30,11 +30,12 @@
 //! a producer that waits is never owed a slot by a consumer that polls, in a ring of 2 as in any other.
 //!
 //! # A producer that gives up
-//! It has claimed a position that nobody else will fill. The ring is then **poisoned**: tickets before the hole are
-//! still delivered, none after it ever is, nothing is overwritten, waiting producers stop with [`Stop::Poisoned`] and
-//! the consumer sees [`Consumer::is_poisoned`] when it runs dry. There is no repair: the session ends. A push into
-//! a free slot does not look at the flag and may succeed; such a ticket is never popped. Giving up is an error return
-//! of the check or a panic in it.
+//! A producer looks for room before it claims, so it mostly waits without a position, and giving up then leaves the
+//! ring as it was. If others took the room between its look and its claim, it waits with a position that nobody else
+//! will fill. Giving up then **poisons** the ring: tickets before the hole are still delivered, none after it ever is,
+//! nothing is overwritten, waiting producers stop with [`Stop::Poisoned`], and the consumer sees
+//! [`Consumer::is_poisoned`] when it runs dry. There is no repair: the session ends. A push into a free slot does not
+//! look at the flag and may succeed; such a ticket is never popped. A panic in the caller's check counts as giving up.
 //!
 //! The one consumer cannot be doubled:
 //! ```compile_fail
@@ -92,10 +93,10 @@ pub enum FifoError {
         /// Words that were given for slots.
         slots: usize,
     },
-    /// The ring stayed full until the caller's check ended the wait. The ring is poisoned: end the session.
+    /// The ring stayed full until the caller's check ended the wait: end the session, since the ticket is lost.
     #[error("put {} got no slot at position {position}", ticket.put())]
     Stopped {
-        /// The position that is now a hole.
+        /// The position that it waited for.
         position: u64,
         /// The ticket that was not pushed.
         ticket: Ticket,
@@ -145,12 +146,12 @@ where
     for word in &ring.words[..HEADER_WORDS] {
         word.store(0, Relaxed);
     }
-    ring.words[HEAD].store(start, Relaxed);
+    ring.head().store(start, Relaxed);
     for position in (0..ring.slots).map(|offset| start.wrapping_add(offset)) {
         let (_, ticket) = Ticket::read(0);
         ring.slot(position).store(ticket.stamp(ring.lap(position).other()), Relaxed);
     }
-    ring.words[TAIL].store(start, Release);
+    ring.tail().store(start, Release);
     let ring = Arc::new(ring);
     let batch = (ring.slots / 4).max(1);
     Ok((Producer { ring: ring.clone(), tail: start }, Consumer { ring, next: start, tail: start, batch }))
@@ -181,12 +182,18 @@ impl<W: Deref<Target = [AtomicU64]>> Producer<W> {
     /// While the ring is full it calls `check` and yields, in turn. `check` looks at the abort word and the deadline.
     ///
     /// # Errors
-    /// [`FifoError::Stopped`] if `check` ended the wait or another producer gave up; the ring is then poisoned.
+    /// [`FifoError::Stopped`] if `check` ended the wait or the ring is poisoned. The ticket is not pushed.
     #[inline]
-    pub fn push(&mut self, ticket: Ticket, check: impl FnMut() -> Result<(), Stop>) -> Result<(), FifoError> {
-        let position = self.ring.words[HEAD].fetch_add(1, Relaxed);
-        if position.wrapping_sub(self.tail) >= self.ring.slots {
-            self.wait(position, check).map_err(|stop| FifoError::Stopped { position, ticket, stop })?;
+    pub fn push(&mut self, ticket: Ticket, mut check: impl FnMut() -> Result<(), Stop>) -> Result<(), FifoError> {
+        let stopped = |position, stop| FifoError::Stopped { position, ticket, stop };
+        // A look before the claim: who waits without a position holds nobody up and leaves no hole.
+        let head = self.ring.head().load(Relaxed);
+        if !self.ring.is_free(head, self.tail) {
+            self.wait(None, &mut check).map_err(|stop| stopped(head, stop))?;
+        }
+        let position = self.ring.head().fetch_add(1, Relaxed);
+        if !self.ring.is_free(position, self.tail) {
+            self.wait(Some(position), &mut check).map_err(|stop| stopped(position, stop))?;
         }
         let (slot, lap) = (self.ring.slot(position), self.ring.lap(position));
         debug_assert_ne!(Ticket::read(slot.load(Relaxed)).0, lap, "the slot of position {position} is not free");
@@ -199,17 +206,19 @@ impl<W: Deref<Target = [AtomicU64]>> Producer<W> {
         self.ring.is_poisoned()
     }
 
-    /// Waits until the slot of `position` is free; poisons the ring on every other way out.
+    /// Waits until the slot of the claimed position, or else of the next one to claim, is free. A claim is
+    /// abandoned on every other way out.
     #[cold]
-    fn wait(&mut self, position: u64, mut check: impl FnMut() -> Result<(), Stop>) -> Result<(), Stop> {
-        let claim = Claim(&self.ring);
+    fn wait(&mut self, claimed: Option<u64>, check: &mut impl FnMut() -> Result<(), Stop>) -> Result<(), Stop> {
+        let ring = &*self.ring;
+        let claim = claimed.map(|_| Claim(ring));
         loop {
-            self.tail = claim.0.words[TAIL].load(Acquire);
-            if position.wrapping_sub(self.tail) < claim.0.slots {
+            self.tail = ring.tail().load(Acquire);
+            if ring.is_free(claimed.unwrap_or_else(|| ring.head().load(Relaxed)), self.tail) {
                 std::mem::forget(claim);
                 return Ok(());
             }
-            if claim.0.is_poisoned() {
+            if ring.is_poisoned() {
                 return Err(Stop::Poisoned);
             }
             check()?;
@@ -256,7 +265,7 @@ impl<W: Deref<Target = [AtomicU64]>> Consumer<W> {
     fn publish(&mut self) {
         if self.tail != self.next {
             self.tail = self.next;
-            self.ring.words[TAIL].store(self.next, Release);
+            self.ring.tail().store(self.next, Release);
         }
     }
 }
@@ -270,6 +279,21 @@ struct Ring<W> {
 }
 
 impl<W: Deref<Target = [AtomicU64]>> Ring<W> {
+    #[inline]
+    fn head(&self) -> &AtomicU64 {
+        &self.words[HEAD]
+    }
+
+    #[inline]
+    fn tail(&self) -> &AtomicU64 {
+        &self.words[TAIL]
+    }
+
+    #[inline]
+    fn is_free(&self, position: u64, tail: u64) -> bool {
+        position.wrapping_sub(tail) < self.slots
+    }
+
     #[inline]
     fn slot(&self, position: u64) -> &AtomicU64 {
         &self.words[HEADER_WORDS + (position & (self.slots - 1)) as usize]
@@ -291,5 +315,46 @@ struct Claim<'a, W: Deref<Target = [AtomicU64]>>(&'a Ring<W>);
 impl<W: Deref<Target = [AtomicU64]>> Drop for Claim<'_, W> {
     fn drop(&mut self) {
         self.0.words[POISONED].store(1, Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// A full ring whose next position is claimed: what a producer finds that lost the race for the last room.
+    fn claimed_without_room() -> (Producer, Consumer, u64) {
+        let (mut producer, consumer) = channel(2).unwrap();
+        let ticket = Ticket::new(0, 0).unwrap();
+        (0..2).for_each(|_| producer.push(ticket, || Err(Stop::Deadline)).unwrap());
+        let position = producer.ring.head().fetch_add(1, Relaxed);
+        (producer, consumer, position)
+    }
+
+    #[test]
+    fn giving_up_a_claimed_position_poisons_the_ring() {
+        let (mut producer, consumer, position) = claimed_without_room();
+        assert_eq!(producer.wait(Some(position), &mut || Err(Stop::Aborted)), Err(Stop::Aborted));
+        assert!(consumer.is_poisoned());
+        assert_eq!(producer.wait(None, &mut || Ok(())), Err(Stop::Poisoned));
+    }
+
+    #[test]
+    fn a_panic_in_the_check_of_a_claimed_position_poisons_the_ring() {
+        let (mut producer, consumer, position) = claimed_without_room();
+        let wait = || producer.wait(Some(position), &mut || panic!("a check that fails"));
+        assert!(catch_unwind(AssertUnwindSafe(wait)).is_err());
+        assert!(consumer.is_poisoned());
+    }
+
+    #[test]
+    fn a_claimed_position_that_gets_its_room_poisons_nothing() {
+        let (mut producer, mut consumer, position) = claimed_without_room();
+        let mut check = || consumer.pop().map(|_| ()).ok_or(Stop::Deadline);
+        assert_eq!(producer.wait(Some(position), &mut check), Ok(()));
+        assert!(!consumer.is_poisoned());
     }
 }

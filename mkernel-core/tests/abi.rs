@@ -1,4 +1,5 @@
 //! The emitted C++ text before a real C++ compiler.
+#![allow(clippy::unwrap_used)]
 
 use std::io::Write;
 use std::process::{Command, Stdio};

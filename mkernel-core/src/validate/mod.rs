@@ -1,7 +1,36 @@
 //! Decides whether programs are sound, and makes the only thing that executors accept.
+//!
+//! What is decided, exactly, for the programs given:
+//! - **structure**: every index exists, every span lies in its region, shapes fit, ranks are reached only where they
+//!   can be; a cell has one source rank, a put's cell has that put alone; contributions add up to the plan.
+//! - **progress**: a run with one CTA per lane ends. Counters only rise and waits never depend on data, so that run
+//!   decides for every number of CTAs: take the first instruction, in its completion order, that some other run never
+//!   completes; its waits hold there too, and what its CTA and its lane claimed before it is complete, so it runs.
+//! - **memory**: within an epoch every byte has one writer, is written before it is read, and is read before it is
+//!   released; every access of an epoch comes before the next epoch's writes of the same bytes. Order is signals and
+//!   launch boundaries only. Three epochs are unrolled: the first with its initial credits, and two that follow.
+//! - **cells**: a contribution for the next epoch comes after every wait of this one, so a full count means what it says.
+//! - **bytes**: what crosses the NIC is what the operator's formula says.
+//!
+//! It never calls a planner and looks at no tensor: programs written by hand are judged alike.
+//!
+//! Given some ranks only ([`Scope::Rank`]), contributions of absent ranks are taken as declared, and memory is checked
+//! on the ranks whose cells are all accounted for by the programs given.
+
+mod cells;
+mod graph;
+mod memory;
+mod progress;
+mod structure;
+mod violation;
+
+pub use violation::{At, LaneFault, Malformed, Party, Violation};
 
 use crate::program::Program;
 use crate::world::{Rank, World};
+
+/// Epochs that are unrolled.
+pub const EPOCHS: u32 = 3;
 
 /// How much of the world was proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +52,11 @@ impl Scope {
 }
 
 /// Programs that passed [`fn@validate`]; nothing else makes one.
+///
+/// ```compile_fail
+/// // There is no other way in.
+/// let verified = mkernel_core::Verified { programs: Vec::new(), scope: mkernel_core::Scope::World };
+/// ```
 #[derive(Clone, Debug)]
 pub struct Verified {
     programs: Vec<Program>,
@@ -42,7 +76,7 @@ impl Verified {
 
     /// The program of `rank`, if it is among these.
     pub fn program(&self, rank: Rank) -> Option<&Program> {
-        self.programs.binary_search_by_key(&rank, |p| p.rank).ok().map(|i| &self.programs[i])
+        find(&self.programs, rank).map(|i| &self.programs[i])
     }
 
     /// How much of the world was proved.
@@ -51,21 +85,50 @@ impl Verified {
     }
 }
 
-/// Why programs are refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// No program was given.
-    #[error("no program to validate")]
-    Nothing,
+/// The index of the program of `rank` among `programs`, which are sorted by rank.
+fn find(programs: &[Program], rank: Rank) -> Option<usize> {
+    programs.binary_search_by_key(&rank, |p| p.rank).ok()
 }
 
-/// Proves `programs`, at most one per rank of one world.
+/// Proves the programs of a whole world, one per rank.
 ///
 /// # Errors
-/// The first [`Violation`] found.
-pub fn validate(mut programs: Vec<Program>) -> Result<Verified, Violation> {
+/// The first [`Violation`] found; [`Violation::Incomplete`] if a rank is missing.
+pub fn validate(programs: Vec<Program>) -> Result<Verified, Violation> {
+    prove(programs, None)
+}
+
+/// Proves the program of `rank`, given together with those of all ranks that raise its cells. What else those ranks wait
+/// for from absent ones is taken as declared. For worlds too large to prove as a whole.
+///
+/// # Errors
+/// The first [`Violation`] found; [`Violation::NotClosed`] if a program that raises a cell of `rank` is missing.
+pub fn validate_rank(programs: Vec<Program>, rank: Rank) -> Result<Verified, Violation> {
+    prove(programs, Some(rank))
+}
+
+fn prove(mut programs: Vec<Program>, rank: Option<Rank>) -> Result<Verified, Violation> {
     programs.sort_by_key(|p| p.rank);
-    let Some(first) = programs.first() else { return Err(Violation::Nothing) };
-    let scope = if programs.len() == first.world.size() as usize { Scope::World } else { Scope::Rank };
-    Ok(Verified { programs, scope })
+    structure::check_world(&programs)?;
+    let size = programs[0].world.size();
+    let whole = programs.len() == size as usize;
+    if rank.is_none() && !whole {
+        return Err(Violation::Incomplete { given: programs.len(), size });
+    }
+    for program in &programs {
+        structure::check_program(program)?;
+    }
+    structure::check_bounds(&programs)?;
+    structure::check_law(&programs)?;
+    let contributions = cells::Contributions::collect(&programs)?;
+    if let Some(rank) = rank {
+        let closed = find(&programs, rank).is_some_and(|p| contributions.is_closed(p as u32));
+        if !closed {
+            return Err(Violation::NotClosed(rank));
+        }
+    }
+    progress::check(&programs, &contributions)?;
+    let graph = graph::Graph::new(&programs, &contributions)?;
+    memory::check(&graph)?;
+    Ok(Verified { programs, scope: if whole { Scope::World } else { Scope::Rank } })
 }

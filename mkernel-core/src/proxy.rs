@@ -1,0 +1,316 @@
+//! The proxy: turns tickets into puts.
+//!
+//! [`Proxy::step`] never blocks and never waits for the program, so back-pressure always ends: a put that the transport
+//! does not take now is kept and offered again by the next step.
+//!
+//! # Bounds
+//! The proxy keeps at most one put back and pops nothing while it does. What is in flight is what the transport has
+//! accepted, and a transport answers [`PostError::Full`] beyond its queue. A step pops at most [`BURST`] tickets.
+//!
+//! # Epochs
+//! Every put of the table has one ticket per epoch, and tickets of an epoch are pushed before those of the next. So the
+//! number of tickets popped so far says which epoch a ticket belongs to; no epoch crosses the FIFO.
+
+use crate::fault::{Fault, FaultKind};
+use crate::program::{LaneId, Op, Program, PutId};
+use crate::role::RoleName;
+use crate::signal::{Cell, CellId};
+use crate::ticket::Ticket;
+use crate::transport::{Post, PostError, Transport, TransportError};
+use crate::validate::Verified;
+use crate::world::Rank;
+
+/// Most tickets popped by one step, so that completions are polled in between.
+pub const BURST: u32 = 64;
+
+/// Why a proxy cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyError {
+    /// No program of that rank was verified.
+    #[error("{0} has no verified program")]
+    NoProgram(Rank),
+    /// The plan of a target's cell is not known: the target's program was not verified together with this one.
+    #[error("put {} goes to {peer}, whose program was not verified together with this one", put.0)]
+    UnknownTarget {
+        /// The put.
+        put: PutId,
+        /// Its target.
+        peer: Rank,
+    },
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Tickets popped.
+    pub popped: u32,
+    /// Puts whose sources the transport has yet to read.
+    pub in_flight: u64,
+    /// Whether a put is kept because the transport's queue is full.
+    pub is_held: bool,
+}
+
+/// Where a put comes from and what its signal means.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    post: Post,
+    cell: Cell,
+    retired: Option<CellId>,
+    role: RoleName,
+    lane: LaneId,
+    instruction: u32,
+    /// Tickets seen, to tell a ticket that comes twice in an epoch.
+    tickets: u64,
+}
+
+/// Drains one rank's tickets into a transport.
+#[derive(Debug)]
+pub struct Proxy<T> {
+    rank: Rank,
+    transport: T,
+    entries: Vec<Entry>,
+    first_epoch: u64,
+    tickets: u64,
+    in_flight: u64,
+    held: Option<Post>,
+    tokens: Vec<u64>,
+}
+
+impl<T: Transport> Proxy<T> {
+    /// Makes the proxy of `rank`, whose first launch is `first_epoch`.
+    ///
+    /// # Errors
+    /// [`ProxyError`] if a program that it needs was not verified.
+    pub fn new(verified: &Verified, rank: Rank, first_epoch: u64, transport: T) -> Result<Proxy<T>, ProxyError> {
+        let program = verified.program(rank).ok_or(ProxyError::NoProgram(rank))?;
+        let entries = entries(program, verified)?;
+        let (tickets, in_flight, held, tokens) = (0, 0, None, Vec::new());
+        Ok(Proxy { rank, transport, entries, first_epoch, tickets, in_flight, held, tokens })
+    }
+
+    /// Pops tickets from `next`, posts their puts, polls, and appends the cells of this rank that rise by one because a
+    /// source has been read. The caller raises them.
+    ///
+    /// # Errors
+    /// A [`Fault`] of kind [`FaultKind::Transport`] for a put that failed, or a ticket that the plan does not allow.
+    pub fn step(
+        &mut self,
+        mut next: impl FnMut() -> Option<Ticket>,
+        retired: &mut Vec<CellId>,
+    ) -> Result<Progress, Fault> {
+        let mut popped = 0;
+        while popped < BURST {
+            let post = match self.held.take() {
+                Some(post) => post,
+                None => match next() {
+                    Some(ticket) => {
+                        popped += 1;
+                        self.resolve(ticket)?
+                    }
+                    None => break,
+                },
+            };
+            match self.transport.post(&post) {
+                Ok(()) => self.in_flight += 1,
+                Err(PostError::Full) => {
+                    self.held = Some(post);
+                    break;
+                }
+                Err(PostError::Failed(error)) => return Err(self.failed(&error)),
+            }
+        }
+        self.poll(retired)?;
+        Ok(Progress { popped, in_flight: self.in_flight, is_held: self.held.is_some() })
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    fn poll(&mut self, retired: &mut Vec<CellId>) -> Result<(), Fault> {
+        self.tokens.clear();
+        let polled = self.transport.poll(&mut self.tokens);
+        for &token in &self.tokens {
+            // A token is the put's index: `post` took it from the table, and transports hand it back as it is.
+            retired.extend(self.entries[token as usize].retired);
+        }
+        self.in_flight -= self.tokens.len() as u64;
+        polled.map_err(|error| self.failed(&error))
+    }
+
+    /// The put of a ticket with the value that its cell takes in the ticket's epoch.
+    fn resolve(&mut self, ticket: Ticket) -> Result<Post, Fault> {
+        let round = self.tickets.checked_div(self.entries.len() as u64).unwrap_or(0);
+        let Some(entry) = self.entries.get_mut(ticket.put() as usize) else {
+            return Err(Fault::new(FaultKind::Transport, self.rank));
+        };
+        if entry.tickets != round {
+            return Err(entry.fault(self.rank));
+        }
+        entry.tickets += 1;
+        self.tickets += 1;
+        Ok(Post { value: entry.cell.full(self.first_epoch.wrapping_add(round)), ..entry.post })
+    }
+
+    fn failed(&self, error: &TransportError) -> Fault {
+        match self.entries.get(error.token as usize) {
+            Some(entry) => entry.fault(self.rank),
+            None => Fault { peer: Some(Rank(error.peer)), ..Fault::new(FaultKind::Transport, self.rank) },
+        }
+    }
+}
+
+impl Entry {
+    fn fault(&self, rank: Rank) -> Fault {
+        Fault {
+            role: Some(self.role),
+            lane: Some(self.lane),
+            instruction: Some(self.instruction),
+            peer: Some(self.post.target.rank),
+            ..Fault::new(FaultKind::Transport, rank)
+        }
+    }
+}
+
+fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyError> {
+    let mut entries = vec![None; program.puts.len()];
+    for (lane, index, instruction) in program.instructions() {
+        let Op::Put(id) = instruction.op else { continue };
+        let put = program.put(id);
+        let peer = put.target.rank;
+        let target = verified.program(peer).ok_or(ProxyError::UnknownTarget { put: id, peer })?;
+        let post = Post { token: u64::from(id.0), source: put.source, target: put.target, cell: put.cell, value: 0 };
+        entries[id.0 as usize] = Some(Entry {
+            post,
+            cell: *target.cell(put.cell),
+            retired: put.retired,
+            role: program.lanes[usize::from(lane.0)].role,
+            lane,
+            instruction: index,
+            tickets: 0,
+        });
+    }
+    Ok(entries.into_iter().map(|e| e.expect("validate proved that every put has its one instruction")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::{LaneBuilder, ProgramBuilder};
+    use crate::program::Put;
+    use crate::region::Span;
+    use crate::role::Role;
+    use crate::signal::Born;
+    use crate::transport::{Contract, Ordering, Signalling};
+    use crate::validate::validate;
+    use crate::world::World;
+
+    /// Two puts to rank 1, each with a cell of its own and one counter of retired sources.
+    struct TwoPuts;
+
+    impl Role for TwoPuts {
+        fn name(&self) -> RoleName {
+            RoleName::Send
+        }
+
+        fn fill(&self, lane: &mut LaneBuilder<'_>) {
+            for cell in [CellId(0), CellId(1)] {
+                let (source, target) = (Span::empty(Rank(0)), Span::empty(Rank(1)));
+                lane.put(&[], Put { source, target, cell, retired: Some(CellId(2)) });
+            }
+        }
+    }
+
+    /// Takes `room` puts, retires all of them at the next poll, and fails the token `bad`.
+    #[derive(Debug, Default)]
+    struct Fake {
+        room: usize,
+        bad: Option<u64>,
+        flights: Vec<Post>,
+        seen: Vec<(u64, u64)>,
+    }
+
+    impl Transport for Fake {
+        fn contract(&self) -> Contract {
+            Contract::new(Ordering::Unordered, Signalling::Counter).unwrap()
+        }
+
+        fn post(&mut self, post: &Post) -> Result<(), PostError> {
+            if self.bad == Some(post.token) {
+                let (token, peer) = (post.token, post.target.rank.0);
+                return Err(PostError::Failed(TransportError { token, peer, status: 5 }));
+            }
+            if self.flights.len() == self.room {
+                return Err(PostError::Full);
+            }
+            self.flights.push(*post);
+            self.seen.push((post.token, post.value));
+            Ok(())
+        }
+
+        fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+            retired.extend(self.flights.drain(..).map(|p| p.token));
+            Ok(())
+        }
+    }
+
+    fn proxy(first_epoch: u64, transport: Fake) -> Proxy<Fake> {
+        let world = World::new(&[1, 1]).unwrap();
+        let programs = world.ranks().map(|rank| {
+            let mut builder = ProgramBuilder::new(&world, rank);
+            let arrivals = u32::from(rank == Rank(1));
+            builder.cell(arrivals, Born::Empty);
+            builder.cell(arrivals, Born::Full);
+            builder.cell(2 * (1 - arrivals), Born::Empty);
+            if rank == Rank(0) {
+                builder.lane(&TwoPuts, 1);
+            }
+            builder.finish()
+        });
+        Proxy::new(&validate(programs.collect()).unwrap(), Rank(0), first_epoch, transport).unwrap()
+    }
+
+    fn tickets(puts: &[u64]) -> std::vec::IntoIter<Ticket> {
+        puts.iter().map(|&p| Ticket::new(p, 0).unwrap()).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn a_full_queue_keeps_the_put_and_nothing_is_lost_or_reordered() {
+        let mut proxy = proxy(7, Fake { room: 1, ..Fake::default() });
+        let (mut queue, mut retired) = (tickets(&[1, 0, 0, 1]), Vec::new());
+        for left in (0..4u32).rev() {
+            let progress = proxy.step(|| queue.next(), &mut retired).unwrap();
+            assert_eq!(progress.is_held, left > 0);
+        }
+        let values: Vec<_> = proxy.transport().seen.clone();
+        assert_eq!(values, [(1, 9), (0, 8), (0, 9), (1, 10)]);
+        assert_eq!(retired, [CellId(2); 4]);
+    }
+
+    #[test]
+    fn the_epoch_is_counted_across_the_wrap() {
+        let mut proxy = proxy(u64::MAX, Fake { room: 9, ..Fake::default() });
+        let mut queue = tickets(&[0, 1, 0, 1]);
+        proxy.step(|| queue.next(), &mut Vec::new()).unwrap();
+        assert_eq!(proxy.transport().seen, [(0, 0), (1, 1), (0, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn a_failed_post_names_the_instruction_and_the_peer() {
+        let mut proxy = proxy(0, Fake { room: 9, bad: Some(1), ..Fake::default() });
+        let mut queue = tickets(&[0, 1]);
+        let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
+        assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
+    }
+
+    #[test]
+    fn a_ticket_that_comes_twice_in_an_epoch_or_names_no_put_is_a_fault() {
+        for puts in [&[0, 0][..], &[2]] {
+            let mut proxy = proxy(0, Fake { room: 9, ..Fake::default() });
+            let mut queue = tickets(puts);
+            let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
+            assert_eq!(fault.kind, FaultKind::Transport);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The graph of events over the unrolled epochs, and whether one event always comes before another.
+//!
+//! Events of a program in one epoch: the **host** before the launch (0), one per **segment** (its reads; the last one of
+//! an instruction also its writes and signals), one per **transfer** (the put's read, write and signals). Edges:
+//! - host -> every first segment of the launch; every last segment -> the host before the next launch. A transfer is not
+//!   among them: it may outlive its launch unless something waits for it.
+//! - a segment -> the next of its instruction; a put's last segment -> its transfer.
+//! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
+//!   cannot be reached without any one of them.
+//!
+//! The order of a lane is no edge.
+
+use std::collections::HashMap;
+
+use super::cells::{Contributions, Event, segment_event, transfer_event};
+use super::structure::at;
+use super::violation::{Party, Violation};
+use super::{EPOCHS, Malformed};
+use crate::program::{Op, Program};
+use crate::signal::{Born, CellId};
+
+/// An event in one epoch.
+pub(super) type Node = u32;
+
+/// A claim that `before` always precedes `after`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) before: Node,
+    pub(super) after: Node,
+    /// What to report if it is false; the graph does not look at it.
+    pub(super) subject: u32,
+}
+
+/// What the events of one program hang on, by segment or put.
+struct Structure {
+    /// For each segment, whether it is the first of its instruction.
+    first: Vec<bool>,
+    /// Last segments of all instructions.
+    last: Vec<u32>,
+    /// For each put, the last segment of the instruction that posts it.
+    posted_by: Vec<u32>,
+}
+
+/// Events of all programs over all epochs.
+pub(super) struct Graph<'a> {
+    pub(super) programs: &'a [Program],
+    pub(super) contributions: &'a Contributions,
+    structures: Vec<Structure>,
+    /// First event of each program within an epoch.
+    bases: Vec<u32>,
+    /// Events per epoch.
+    stride: u32,
+}
+
+/// Nodes visited with early events at hand, before anything that only a launch boundary orders.
+const NEAR: usize = 64;
+
+impl<'a> Graph<'a> {
+    pub(super) fn new(programs: &'a [Program], contributions: &'a Contributions) -> Result<Graph<'a>, Violation> {
+        let mut bases = Vec::with_capacity(programs.len());
+        let mut events = 0u64;
+        for program in programs {
+            bases.push(events as u32);
+            events += 1 + program.segments.len() as u64 + program.puts.len() as u64;
+        }
+        let all = events * u64::from(EPOCHS + 1);
+        let stride = u32::try_from(all).map_err(|_| Violation::TooLarge { events: all })? / (EPOCHS + 1);
+        let structures = programs.iter().map(structure).collect::<Result<_, _>>()?;
+        Ok(Graph { programs, contributions, structures, bases, stride })
+    }
+
+    /// The node of an event in an epoch.
+    pub(super) fn node(&self, event: Event, epoch: u32) -> Node {
+        epoch * self.stride + self.bases[event.program as usize] + event.local
+    }
+
+    /// The event and epoch of a node.
+    fn event(&self, node: Node) -> (Event, u32) {
+        let (epoch, within) = (node / self.stride, node % self.stride);
+        let program = self.bases.partition_point(|&b| b <= within) - 1;
+        (Event { program: program as u32, local: within - self.bases[program] }, epoch)
+    }
+
+    /// Names the event of a node, and its epoch.
+    pub(super) fn party(&self, node: Node) -> (Party, u64) {
+        let (event, epoch) = self.event(node);
+        (self.party_of(event), u64::from(epoch))
+    }
+
+    /// Names an event.
+    pub(super) fn party_of(&self, event: Event) -> Party {
+        let program = &self.programs[event.program as usize];
+        if event.local == 0 {
+            return Party::Host(program.rank);
+        }
+        let transfers = transfer_event(program, 0);
+        for (lane, index, instruction) in program.instructions() {
+            let at = at(program, lane, index);
+            match instruction.op {
+                Op::Put(id) if event.local >= transfers && id.0 == event.local - transfers => {
+                    return Party::Transfer(at);
+                }
+                _ if instruction.segments.contains(&(event.local - 1)) => return Party::Instruction(at),
+                _ => {}
+            }
+        }
+        Party::Host(program.rank)
+    }
+
+    /// Calls `visit` for every event that directly precedes `node`.
+    fn predecessors(&self, node: Node, mut visit: impl FnMut(Node)) {
+        let (event, epoch) = self.event(node);
+        let program = &self.programs[event.program as usize];
+        let structure = &self.structures[event.program as usize];
+        let same = |local, epoch| self.node(Event { program: event.program, local }, epoch);
+        let transfers = transfer_event(program, 0);
+        if event.local == 0 {
+            if epoch > 0 {
+                structure.last.iter().for_each(|&s| visit(same(segment_event(s), epoch - 1)));
+                visit(same(0, epoch - 1));
+            }
+        } else if event.local >= transfers {
+            visit(same(segment_event(structure.posted_by[(event.local - transfers) as usize]), epoch));
+        } else {
+            let segment = event.local - 1;
+            let is_first = structure.first[segment as usize];
+            visit(same(if is_first { 0 } else { event.local - 1 }, epoch));
+            for &cell in program.waits(&program.segments[segment as usize]) {
+                self.raisers(event.program, cell, epoch, &mut visit);
+            }
+        }
+    }
+
+    /// Calls `visit` for every event that a wait for `cell` in `epoch` needs.
+    fn raisers(&self, program: u32, cell: CellId, epoch: u32, visit: &mut impl FnMut(Node)) {
+        let epoch = match self.programs[program as usize].cell(cell).born {
+            Born::Empty => epoch,
+            Born::Full if epoch > 0 => epoch - 1,
+            Born::Full => return,
+        };
+        for &raiser in self.contributions.events(self.contributions.flat(program, cell)) {
+            visit(self.node(raiser, epoch));
+        }
+    }
+
+    /// Whether a claim holds by launch boundaries alone.
+    pub(super) fn is_obvious(&self, before: Node, after: Node) -> bool {
+        if before == after {
+            return true;
+        }
+        let ((x, first), (y, second)) = (self.event(before), self.event(after));
+        if x.program != y.program {
+            return false;
+        }
+        let transfer = x.local >= transfer_event(&self.programs[x.program as usize], 0);
+        (first < second && !transfer) || (first == second && x.local == 0)
+    }
+
+    /// The first of `claims` that does not hold.
+    ///
+    /// Almost every claim holds within a hop or two of its later event, or through one cell that many later events wait
+    /// for (a credit). So: a short search from each later event; then one search per cell, shared by all that wait for
+    /// it, the busiest cell first; then, for what is left, a full search, which decides.
+    pub(super) fn refute(&self, mut claims: Vec<Claim>) -> Option<Claim> {
+        let mut search = Search::new(self);
+        claims.sort_by_key(|c| c.after);
+        let mut open: Vec<Claim> = Vec::new();
+        for group in claims.chunk_by(|a, b| a.after == b.after) {
+            search.run(&[group[0].after], group.iter().map(|c| c.before), NEAR);
+            open.extend(group.iter().filter(|c| !search.found(c.before)));
+        }
+        let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
+        for (index, claim) in open.iter().enumerate() {
+            for key in self.gates(claim.after) {
+                by_cell.entry(key).or_default().push(index as u32);
+            }
+        }
+        let mut gates: Vec<_> = by_cell.into_iter().collect();
+        gates.sort_by_key(|(key, claims)| (std::cmp::Reverse(claims.len()), *key));
+        let mut settled = vec![false; open.len()];
+        for ((flat, epoch), members) in gates {
+            let left: Vec<u32> = members.into_iter().filter(|&i| !settled[i as usize]).collect();
+            if left.is_empty() {
+                continue;
+            }
+            let starts: Vec<Node> =
+                self.contributions.events(flat).iter().map(|&event| self.node(event, epoch)).collect();
+            search.run(&starts, left.iter().map(|&i| open[i as usize].before), usize::MAX);
+            for i in left {
+                settled[i as usize] = search.found(open[i as usize].before);
+            }
+        }
+        let rest: Vec<Claim> = open.into_iter().zip(settled).filter(|(_, s)| !s).map(|(c, _)| c).collect();
+        for group in rest.chunk_by(|a, b| a.after == b.after) {
+            search.run(&[group[0].after], group.iter().map(|c| c.before), usize::MAX);
+            if let Some(claim) = group.iter().find(|c| !search.found(c.before)) {
+                return Some(*claim);
+            }
+        }
+        None
+    }
+
+    /// The cells, with the epoch of their contributions, that an event's own waits go through.
+    fn gates(&self, node: Node) -> Vec<(u32, u32)> {
+        let (event, epoch) = self.event(node);
+        let program = &self.programs[event.program as usize];
+        let structure = &self.structures[event.program as usize];
+        let transfers = transfer_event(program, 0);
+        let mut segment = match event.local {
+            0 => return Vec::new(),
+            local if local >= transfers => structure.posted_by[(local - transfers) as usize],
+            local => local - 1,
+        };
+        let mut gates = Vec::new();
+        loop {
+            for &cell in program.waits(&program.segments[segment as usize]) {
+                let flat = self.contributions.flat(event.program, cell);
+                match program.cell(cell).born {
+                    Born::Empty => gates.push((flat, epoch)),
+                    Born::Full if epoch > 0 => gates.push((flat, epoch - 1)),
+                    Born::Full => {}
+                }
+            }
+            if structure.first[segment as usize] {
+                return gates;
+            }
+            segment -= 1;
+        }
+    }
+}
+
+/// First, last and posting segments of a program; a segment belongs to one instruction.
+fn structure(program: &Program) -> Result<Structure, Violation> {
+    let mut first = vec![false; program.segments.len()];
+    let mut owned = vec![false; program.segments.len()];
+    let mut last = Vec::new();
+    let mut posted_by = vec![0; program.puts.len()];
+    for (lane, index, instruction) in program.instructions() {
+        let segments = instruction.segments.clone();
+        if owned[segments.start as usize..segments.end as usize].iter().any(|&o| o) {
+            return Err(Violation::Malformed { at: at(program, lane, index), what: Malformed::Slice });
+        }
+        owned[segments.start as usize..segments.end as usize].fill(true);
+        first[segments.start as usize] = true;
+        last.push(segments.end - 1);
+        if let Op::Put(id) = instruction.op {
+            posted_by[id.0 as usize] = segments.end - 1;
+        }
+    }
+    Ok(Structure { first, last, posted_by })
+}
+
+/// A backward search with marks that need no clearing.
+struct Search<'a> {
+    graph: &'a Graph<'a>,
+    visited: Vec<u32>,
+    wanted: Vec<u32>,
+    found: Vec<u32>,
+    round: u32,
+}
+
+impl<'a> Search<'a> {
+    fn new(graph: &'a Graph<'a>) -> Search<'a> {
+        let nodes = graph.stride as usize * (EPOCHS as usize + 1);
+        Search { graph, visited: vec![0; nodes], wanted: vec![0; nodes], found: vec![0; nodes], round: 0 }
+    }
+
+    /// Whether the last run came across `node`.
+    fn found(&self, node: Node) -> bool {
+        self.found[node as usize] == self.round
+    }
+
+    /// Walks back from `starts` until all of `wanted` are found, nothing is left, or `limit` nodes were seen. Hosts wait
+    /// until the end: their predecessors are a whole launch.
+    fn run(&mut self, starts: &[Node], wanted: impl Iterator<Item = Node>, limit: usize) {
+        self.round += 1;
+        let round = self.round;
+        let mut missing = 0;
+        for node in wanted {
+            missing += usize::from(std::mem::replace(&mut self.wanted[node as usize], round) != round);
+        }
+        let (mut near, mut hosts, mut seen) = (starts.to_vec(), Vec::new(), 0);
+        for &start in starts {
+            self.visited[start as usize] = round;
+            missing -= usize::from(self.mark(start));
+        }
+        while missing > 0 && seen < limit {
+            let Some(node) = near.pop().or_else(|| hosts.pop()) else { return };
+            let graph = self.graph;
+            graph.predecessors(node, |p| {
+                if std::mem::replace(&mut self.visited[p as usize], round) == round {
+                    return;
+                }
+                seen += 1;
+                missing -= usize::from(self.mark(p));
+                let is_host = graph.event(p).0.local == 0;
+                if is_host { hosts.push(p) } else { near.push(p) }
+            });
+        }
+    }
+
+    /// Marks a wanted node as found; says whether it was wanted.
+    fn mark(&mut self, node: Node) -> bool {
+        let hit = self.wanted[node as usize] == self.round;
+        if hit {
+            self.found[node as usize] = self.round;
+        }
+        hit
+    }
+}

@@ -1,0 +1,248 @@
+//! What each program, and each reference from one to another, must be by itself.
+
+use super::find;
+use super::violation::{At, LaneFault, Malformed, Party, Violation};
+use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
+use crate::region::Span;
+use crate::signal::CellId;
+use crate::world::Rank;
+
+/// One program per rank at most, all of one world.
+pub(super) fn check_world(programs: &[Program]) -> Result<(), Violation> {
+    let first = programs.first().ok_or(Violation::Nothing)?;
+    for (i, program) in programs.iter().enumerate() {
+        let again = i > 0 && programs[i - 1].rank == program.rank;
+        if again || program.world != first.world || program.rank.0 >= first.world.size() {
+            return Err(Violation::World(program.rank));
+        }
+    }
+    Ok(())
+}
+
+/// Lanes, pools, shapes and reach of one program.
+pub(super) fn check_program(program: &Program) -> Result<(), Violation> {
+    for (id, lane) in program.lanes.iter().enumerate() {
+        check_lane(program, LaneId(id as u16), lane)?;
+    }
+    let mut posted = vec![false; program.puts.len()];
+    for (lane, index, instruction) in program.instructions() {
+        let at = at(program, lane, index);
+        check_instruction(program, instruction, &mut posted).map_err(|what| Violation::Malformed { at, what })?;
+    }
+    match posted.iter().position(|p| !p) {
+        Some(put) => Err(Violation::UnpostedPut { rank: program.rank, put: PutId(put as u32) }),
+        None => Ok(()),
+    }
+}
+
+/// Names an instruction.
+pub(super) fn at(program: &Program, lane: LaneId, instruction: u32) -> At {
+    At { rank: program.rank, lane, role: program.lanes[usize::from(lane.0)].role, instruction }
+}
+
+fn check_lane(program: &Program, id: LaneId, lane: &Lane) -> Result<(), Violation> {
+    let fault = |what| Violation::Lane { rank: program.rank, lane: id, what };
+    if lane.ctas == 0 {
+        return Err(fault(LaneFault::NoCta));
+    }
+    if lane.instructions.is_empty() {
+        return Err(fault(LaneFault::Empty));
+    }
+    // A chain of continuations longer than there are lanes comes back to itself.
+    let mut next = lane.next;
+    for _ in 0..program.lanes.len() {
+        match next {
+            None => return Ok(()),
+            Some(l) if usize::from(l.0) >= program.lanes.len() || l == id => break,
+            Some(l) => next = program.lanes[usize::from(l.0)].next,
+        }
+    }
+    if next.is_some() { Err(fault(LaneFault::Continuation)) } else { Ok(()) }
+}
+
+fn inside(slice: &Slice, len: usize) -> bool {
+    slice.start <= slice.end && slice.end as usize <= len
+}
+
+fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
+    let pools = inside(&i.segments, program.segments.len())
+        && inside(&i.writes, program.spans.len())
+        && inside(&i.signals, program.signals.len());
+    if !pools {
+        return Err(Malformed::Slice);
+    }
+    let segments = program.segments(i);
+    if segments.is_empty() {
+        return Err(Malformed::NoSegment);
+    }
+    for segment in segments {
+        if !inside(&segment.waits, program.waits.len()) || !inside(&segment.reads, program.spans.len()) {
+            return Err(Malformed::Slice);
+        }
+        if program.waits(segment).iter().any(|c| c.0 as usize >= program.cells.len()) {
+            return Err(Malformed::Cell);
+        }
+    }
+    let spans = || segments.iter().flat_map(|s| program.reads(s)).chain(program.writes(i));
+    if spans().any(|s| s.rows > 1 && s.stride < s.row_bytes) {
+        return Err(Malformed::Stride);
+    }
+    let reachable = |rank: Rank| rank.0 < program.world.size() && program.world.same_node(rank, program.rank);
+    if !spans().all(|s| reachable(s.rank)) || !program.signals(i).iter().all(|s| reachable(s.rank)) {
+        return Err(Malformed::Reach);
+    }
+    if program.signals(i).iter().any(|s| s.amount == 0) {
+        return Err(Malformed::ZeroSignal);
+    }
+    check_op(program, i, posted)
+}
+
+/// Numbers and shapes of the spans that the operation takes.
+fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
+    let (segments, writes) = (program.segments(i), program.writes(i));
+    let no_reads = segments.iter().all(|s| program.reads(s).is_empty());
+    match i.op {
+        Op::Release => {
+            let own = writes.iter().all(|s| s.rank == program.rank);
+            if no_reads && own { Ok(()) } else { Err(Malformed::Arity) }
+        }
+        Op::Put(id) => {
+            let slot = posted.get_mut(id.0 as usize).ok_or(Malformed::Put)?;
+            if std::mem::replace(slot, true) || id.0 >> 31 != 0 {
+                return Err(Malformed::Put);
+            }
+            if !no_reads || !writes.is_empty() {
+                return Err(Malformed::Arity);
+            }
+            check_put(program, program.put(id))
+        }
+        Op::Copy => {
+            if writes.len() != segments.len() {
+                return Err(Malformed::Arity);
+            }
+            segments.iter().zip(writes).try_for_each(|(segment, write)| match program.reads(segment) {
+                [read] if same_shape(read, write) => Ok(()),
+                [_] => Err(Malformed::Shape),
+                _ => Err(Malformed::Arity),
+            })
+        }
+        Op::Gemm { input, output } => {
+            let [c] = writes else { return Err(Malformed::Arity) };
+            let (input, output) = (input.bytes(), output.bytes());
+            if !elements(c, output) {
+                return Err(Malformed::Stride);
+            }
+            segments.iter().try_for_each(|segment| {
+                let [a, b] = program.reads(segment) else { return Err(Malformed::Arity) };
+                if !elements(a, input) || !elements(b, input) {
+                    return Err(Malformed::Stride);
+                }
+                let columns_fit = b.row_bytes / input == c.row_bytes / output;
+                let inner_fits = a.row_bytes / input == u64::from(b.rows);
+                if a.rows == c.rows && columns_fit && inner_fits { Ok(()) } else { Err(Malformed::Shape) }
+            })
+        }
+    }
+}
+
+fn check_put(program: &Program, put: &Put) -> Result<(), Malformed> {
+    if put.source.rank != program.rank || put.target.rank.0 >= program.world.size() {
+        return Err(Malformed::Reach);
+    }
+    if put.target.rank == program.rank {
+        return Err(Malformed::Reach);
+    }
+    let rows_apart = |s: &Span| s.rows <= 1 || s.stride >= s.row_bytes;
+    if !rows_apart(&put.source) || !rows_apart(&put.target) {
+        return Err(Malformed::Stride);
+    }
+    if !same_shape(&put.source, &put.target) {
+        return Err(Malformed::Shape);
+    }
+    match put.retired {
+        Some(cell) if cell.0 as usize >= program.cells.len() => Err(Malformed::Cell),
+        _ => Ok(()),
+    }
+}
+
+fn same_shape(a: &Span, b: &Span) -> bool {
+    a.rows == b.rows && a.row_bytes == b.row_bytes
+}
+
+/// Whether a span is whole elements of `bytes` bytes.
+fn elements(span: &Span, bytes: u64) -> bool {
+    span.offset.is_multiple_of(bytes)
+        && span.row_bytes.is_multiple_of(bytes)
+        && (span.rows <= 1 || span.stride.is_multiple_of(bytes))
+}
+
+/// Every span lies in its region and every signal names a cell, as far as the target's program is here.
+pub(super) fn check_bounds(programs: &[Program]) -> Result<(), Violation> {
+    for program in programs {
+        for (lane, index, instruction) in program.instructions() {
+            let at = at(program, lane, index);
+            let segments = program.segments(instruction).iter();
+            for span in segments.flat_map(|s| program.reads(s)).chain(program.writes(instruction)) {
+                check_span(programs, span, Party::Instruction(at))?;
+            }
+            let mut cells: Vec<_> = program.signals(instruction).iter().map(|s| (s.rank, s.cell)).collect();
+            if let Op::Put(id) = instruction.op {
+                let put = program.put(id);
+                check_span(programs, &put.source, Party::Transfer(at))?;
+                check_span(programs, &put.target, Party::Transfer(at))?;
+                cells.push((put.target.rank, put.cell));
+            }
+            let exists = |(rank, cell): &(Rank, CellId)| match find(programs, *rank) {
+                Some(i) => (cell.0 as usize) < programs[i].cells.len(),
+                None => true,
+            };
+            if !cells.iter().all(exists) {
+                return Err(Violation::Malformed { at, what: Malformed::Cell });
+            }
+        }
+        for placement in program.inputs.iter().chain(&program.outputs) {
+            let span = placement.span;
+            if span.rank != program.rank || (span.rows > 1 && span.stride < span.row_bytes) {
+                return Err(Violation::Bounds { party: Party::Host(program.rank), span });
+            }
+            check_span(programs, &span, Party::Host(program.rank))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_span(programs: &[Program], span: &Span, party: Party) -> Result<(), Violation> {
+    let Some(owner) = find(programs, span.rank) else { return Ok(()) };
+    let size = programs[owner].regions.get(span.region.0 as usize).map(|r| r.bytes);
+    match (span.end(), size) {
+        _ if span.is_empty() => Ok(()),
+        (Some(end), Some(size)) if end <= size => Ok(()),
+        _ => Err(Violation::Bounds { party, span: *span }),
+    }
+}
+
+/// NIC bytes against the declared law: out for every program, in where all programs are here.
+pub(super) fn check_law(programs: &[Program]) -> Result<(), Violation> {
+    let mut inbound = vec![0u64; programs.len()];
+    for program in programs {
+        let mut out = 0;
+        for put in program.puts.iter().filter(|p| !program.world.same_node(program.rank, p.target.rank)) {
+            out += put.source.bytes();
+            if let Some(target) = find(programs, put.target.rank) {
+                inbound[target] += put.source.bytes();
+            }
+        }
+        if out != program.law.inter_out {
+            let (rank, law) = (program.rank, program.law.inter_out);
+            return Err(Violation::ByteLaw { rank, direction: "out", actual: out, law });
+        }
+    }
+    let whole = programs.len() == programs[0].world.size() as usize;
+    for (program, &actual) in programs.iter().zip(&inbound) {
+        let law = program.law.inter_in;
+        if whole && actual != law {
+            return Err(Violation::ByteLaw { rank: program.rank, direction: "in", actual, law });
+        }
+    }
+    Ok(())
+}

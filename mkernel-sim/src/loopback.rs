@@ -1,0 +1,201 @@
+//! The transport within one process, which delivers as badly as the contract allows.
+//!
+//! A put in flight is a list of deliveries still to be made: its pieces, its signal, its completion. Each poll makes
+//! some, chosen by the seed. The only orders kept are those of the contract: the signal after the last piece, and no
+//! read of the source after its completion (what has not landed by then is held as the wire would hold it). A transport
+//! that states [`Ordering::InOrder`] also lands pieces and signals in the order of the posts.
+
+use std::sync::Arc;
+
+use mkernel_core::transport::{Contract, Ordering, Post, PostError, Signalling, Transport, TransportError};
+use mkernel_core::{PutId, Rank};
+
+use crate::host::Host;
+use crate::network::{Injection, Network};
+
+/// The status of injected errors: remote operation error, as in `IBV_WC_REM_OP_ERR`.
+const STATUS: u32 = 11;
+
+/// One rank's end of the loopback transport.
+#[derive(Debug)]
+pub(crate) struct Loopback {
+    host: Arc<Host>,
+    rank: Rank,
+    network: Network,
+    random: fastrand::Rng,
+    flights: Vec<Flight>,
+    posted: u64,
+    payload: Vec<u8>,
+}
+
+/// One put in flight.
+#[derive(Debug)]
+struct Flight {
+    post: Post,
+    /// Payload ranges that have not landed, in any order.
+    pieces: Vec<(u64, u64)>,
+    /// The payload, once the source has been read but not all has landed.
+    wire: Option<Vec<u8>>,
+    is_signalled: bool,
+    is_retired: bool,
+    /// Lands and completes never.
+    is_lost: bool,
+    fails: bool,
+}
+
+/// One delivery of one flight.
+#[derive(Clone, Copy)]
+enum Delivery {
+    Land,
+    Signal,
+    Retire,
+}
+
+impl Loopback {
+    pub(crate) fn new(host: Arc<Host>, rank: Rank, network: &Network, seed: u64) -> Loopback {
+        let random = fastrand::Rng::with_seed(seed ^ u64::from(rank.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let (flights, payload) = (Vec::new(), Vec::new());
+        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, payload }
+    }
+
+    /// Whether a later poll may deliver something.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.flights.iter().any(|f| !f.is_lost)
+    }
+
+    fn has(&self, injection: Injection) -> bool {
+        self.network.injections.contains(&injection)
+    }
+
+    fn split(&mut self, bytes: u64) -> Vec<(u64, u64)> {
+        if bytes == 0 {
+            return Vec::new();
+        }
+        let mut cuts: Vec<u64> = (1..self.random.u32(1..=self.network.pieces.max(1)))
+            .map(|_| self.random.u64(0..bytes))
+            .chain([0, bytes])
+            .collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).map(|w| (w[0], w[1])).collect()
+    }
+
+    /// Picks one delivery that the contract allows now; `None` if every flight is lost.
+    fn choose(&mut self) -> Option<(usize, Delivery)> {
+        let in_order = self.network.ordering == Ordering::InOrder;
+        let next = self.flights.iter().position(|f| !f.is_lost && !f.is_signalled);
+        let mut options = Vec::new();
+        for (index, flight) in self.flights.iter().enumerate().filter(|(_, f)| !f.is_lost) {
+            if !flight.is_signalled && (!in_order || next == Some(index)) {
+                options.push((index, if flight.pieces.is_empty() { Delivery::Signal } else { Delivery::Land }));
+            }
+            if !flight.is_retired {
+                options.push((index, Delivery::Retire));
+            }
+        }
+        self.random.choice(options)
+    }
+
+    fn deliver(&mut self, index: usize, delivery: Delivery, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        let flight = &mut self.flights[index];
+        let Post { token, source, target, cell, value } = flight.post;
+        if flight.fails {
+            return Err(TransportError { token, peer: target.rank.0, status: STATUS });
+        }
+        match delivery {
+            Delivery::Land => {
+                let piece = match self.network.ordering {
+                    Ordering::InOrder => flight.pieces.remove(0),
+                    Ordering::Unordered => flight.pieces.swap_remove(self.random.usize(0..flight.pieces.len())),
+                };
+                self.land(index, piece);
+            }
+            Delivery::Signal => {
+                flight.is_signalled = true;
+                let put = PutId(token as u32);
+                if !self.has(Injection::WithholdSignal { rank: self.rank, put }) {
+                    self.host.cells.fill(target.rank, cell, value);
+                }
+            }
+            Delivery::Retire => {
+                flight.is_retired = true;
+                if !flight.pieces.is_empty() {
+                    let mut wire = vec![0; source.bytes() as usize];
+                    self.host.memory.gather(&source, &mut wire);
+                    flight.wire = Some(wire);
+                }
+                retired.push(token);
+            }
+        }
+        if self.flights[index].is_signalled && self.flights[index].is_retired {
+            self.flights.remove(index);
+        }
+        Ok(())
+    }
+
+    /// Moves payload bytes `from..to`, row run by row run.
+    fn land(&mut self, index: usize, (from, to): (u64, u64)) {
+        let flight = &self.flights[index];
+        let (source, target) = (&flight.post.source, &flight.post.target);
+        let mut at = from;
+        while at < to {
+            let (row, skip) = ((at / source.row_bytes) as u32, at % source.row_bytes);
+            let len = (source.row_bytes - skip).min(to - at);
+            match &flight.wire {
+                Some(wire) => self.host.memory.store(target, row, skip, &wire[at as usize..(at + len) as usize]),
+                None => {
+                    self.payload.resize(len as usize, 0);
+                    self.host.memory.load(source, row, skip, &mut self.payload);
+                    self.host.memory.store(target, row, skip, &self.payload);
+                }
+            }
+            at += len;
+        }
+        self.host.traffic.count(self.rank, target.rank, to - from);
+    }
+}
+
+impl Transport for Loopback {
+    fn contract(&self) -> Contract {
+        Contract::new(self.network.ordering, Signalling::Counter).expect("a counter is sound under either ordering")
+    }
+
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        let peer = post.target.rank;
+        if self.flights.len() >= self.network.depth.max(1) {
+            return Err(PostError::Full);
+        }
+        let number = self.posted;
+        self.posted += 1;
+        if self.has(Injection::RefusePost { rank: self.rank, post: number }) {
+            return Err(TransportError { token: post.token, peer: peer.0, status: STATUS }.into());
+        }
+        assert_eq!(
+            (post.source.rows, post.source.row_bytes),
+            (post.target.rows, post.target.row_bytes),
+            "a put has one shape"
+        );
+        let flight = Flight {
+            post: *post,
+            pieces: self.split(post.source.bytes()),
+            wire: None,
+            is_signalled: false,
+            is_retired: false,
+            is_lost: self.network.is_dead(peer),
+            fails: self.has(Injection::FailCompletion { rank: self.rank, post: number }),
+        };
+        self.flights.push(flight);
+        Ok(())
+    }
+
+    fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        if self.random.u8(..) < self.network.idle {
+            return Ok(());
+        }
+        for _ in 0..self.random.u32(1..=self.network.deliveries.max(1)) {
+            let Some((index, delivery)) = self.choose() else { break };
+            self.deliver(index, delivery, retired)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Reference semantics of every instruction: one file per family, one arm in [`Kernels::of`].
+//!
+//! Both executors run an instruction as `begin`, its segments in order, `finish`. What was read stays in the kernel's
+//! own buffers in between, as it stays in registers and shared memory on a device, so that an executor may do other
+//! things between any two of these steps.
+
+mod copy;
+mod float;
+mod gemm;
+mod release;
+
+use mkernel_core::{Op, Program, Rank, Span};
+
+use crate::host::Host;
+
+/// What an instruction works on.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) rank: Rank,
+    pub(crate) op: &'a Op,
+    pub(crate) writes: &'a [Span],
+}
+
+/// One family of operations with its buffers.
+pub(crate) trait Kernel {
+    /// Starts an instruction.
+    fn begin(&mut self, task: &Task<'_>);
+
+    /// Reads and digests one segment, whose waits hold.
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]);
+
+    /// Writes the results; the executor raises the signals afterwards.
+    fn finish(&mut self, task: &Task<'_>);
+}
+
+/// One kernel of each family: what one instruction in progress needs. Buffers are kept from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Kernels {
+    copy: copy::Copy,
+    gemm: gemm::Gemm,
+    release: release::Release,
+}
+
+impl Kernels {
+    /// The kernel of an operation; none for a put, which is the executor's to push.
+    pub(crate) fn of(&mut self, op: &Op) -> Option<&mut dyn Kernel> {
+        match op {
+            Op::Put(_) => None,
+            Op::Copy => Some(&mut self.copy),
+            Op::Gemm { .. } => Some(&mut self.gemm),
+            Op::Release => Some(&mut self.release),
+        }
+    }
+}
+
+impl<'a> Task<'a> {
+    /// The task of one instruction of `program`.
+    pub(crate) fn new(host: &'a Host, program: &'a Program, instruction: &'a mkernel_core::Instruction) -> Task<'a> {
+        Task { host, rank: program.rank, op: &instruction.op, writes: program.writes(instruction) }
+    }
+
+    /// Writes one run of bytes and counts it if it leaves the rank.
+    fn store(&self, span: &Span, row: u32, bytes: &[u8]) {
+        self.host.memory.store(span, row, 0, bytes);
+        self.host.traffic.count(self.rank, span.rank, bytes.len() as u64);
+    }
+}
