@@ -53,6 +53,8 @@ pub const PRELUDE: &str = "\
 #ifndef MKERNEL_OFFSETOF
 #ifdef offsetof
 #define MKERNEL_OFFSETOF(type, member) offsetof(type, member)
+#elif defined(__CUDACC_RTC__)
+#define MKERNEL_OFFSETOF(type, member) __INTADDR__(&(((type*)0)->member))
 #else
 #define MKERNEL_OFFSETOF(type, member) __builtin_offsetof(type, member)
 #endif

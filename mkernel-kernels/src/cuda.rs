@@ -10,7 +10,9 @@ pub mod heap;
 pub mod memory;
 pub mod module;
 pub mod nvrtc;
-pub mod proxy;
+mod outcome;
+mod program;
+pub mod stream;
 
 pub use error::CudaError;
 pub use executor::{CudaExecutor, Options};

@@ -1,7 +1,7 @@
 //! The text of the device code, and what it is specialised to. Needs no CUDA.
 
-use crate::encode::layout::{self, Element};
 use crate::encode::Image;
+use crate::encode::layout::{self, Element};
 
 /// The files of `src/device/`, each after those it includes.
 const FILES: [(&str, &str); 11] = [
@@ -96,7 +96,9 @@ mod tests {
 
     #[test]
     fn ordering_is_written_in_one_file_only() {
-        let is_ordering = |line: &str| ["acquire", "release", "fence", "relaxed", "volatile.global"].map(|w| line.contains(w)).contains(&true);
+        let is_ordering = |line: &str| {
+            ["acquire", "release", "fence", "relaxed", "volatile.global"].map(|w| line.contains(w)).contains(&true)
+        };
         for (name, file) in FILES.iter().chain([&KERNEL]).filter(|(name, _)| *name != "sync.cuh") {
             for line in file.lines().filter(|l| l.contains("asm")) {
                 assert!(!is_ordering(line), "{name}: {line}");

@@ -188,7 +188,7 @@ impl Encoder<'_> {
                     let [a, b] = self.program.reads(s) else { return false };
                     let sides = a.rows == c.rows && b.row_bytes == columns * input.bytes();
                     // Elements are read whole, so they lie at multiples of their size.
-                    let aligned = |s: &Span, size| s.offset % size == 0 && s.stride % size == 0;
+                    let aligned = |s: &Span, size| s.offset.is_multiple_of(size) && s.stride.is_multiple_of(size);
                     let whole = aligned(a, input.bytes()) && aligned(b, input.bytes()) && aligned(c, output.bytes());
                     sides && whole && a.row_bytes == u64::from(b.rows) * input.bytes()
                 };

@@ -2,6 +2,9 @@
 //!
 //! Behind `cuda`: the persistent kernel that runs the device form.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod device;
 pub mod encode;
 pub mod operator;
 pub mod profile;

@@ -22,10 +22,7 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(verified: Arc<Verified>, first_epoch: u64, poison: bool) -> Result<Host, SimError> {
         if verified.scope() != Scope::World {
-            return Err(SimError::MissingRanks {
-                hosted: verified.programs().len(),
-                world: verified.world().size(),
-            });
+            return Err(SimError::MissingRanks { hosted: verified.programs().len(), world: verified.world().size() });
         }
         let memory = Memory::new(&verified, poison)?;
         let cells = Cells::new(&verified, first_epoch);

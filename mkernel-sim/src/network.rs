@@ -23,14 +23,7 @@ pub struct Network {
 impl Default for Network {
     /// As bad as the contract allows: any order, pieces, short queues, idle polls.
     fn default() -> Network {
-        Network {
-            ordering: Ordering::Unordered,
-            depth: 5,
-            pieces: 4,
-            deliveries: 3,
-            idle: 96,
-            injections: Vec::new(),
-        }
+        Network { ordering: Ordering::Unordered, depth: 5, pieces: 4, deliveries: 3, idle: 96, injections: Vec::new() }
     }
 }
 

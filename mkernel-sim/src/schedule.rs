@@ -78,13 +78,7 @@ pub(crate) fn at(program: &Program, lane: LaneId, index: usize) -> (Place, &Inst
 
 /// Empty statistics of every lane of a program.
 pub(crate) fn no_stats(program: &Program) -> Vec<LaneStats> {
-    let stats = |l: &Lane| LaneStats {
-        rank: program.rank,
-        role: l.role,
-        ctas: l.ctas,
-        tasks: 0,
-        busy_us: 0.0,
-        wait_us: 0.0,
-    };
+    let stats =
+        |l: &Lane| LaneStats { rank: program.rank, role: l.role, ctas: l.ctas, tasks: 0, busy_us: 0.0, wait_us: 0.0 };
     program.lanes.iter().map(stats).collect()
 }

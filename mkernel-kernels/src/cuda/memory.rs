@@ -131,7 +131,10 @@ impl Buffer {
     /// If the rows are not in the buffer or `bytes` is not their length.
     pub fn write_rows(&mut self, rows: &Rows, bytes: &[u8]) -> Result<(), CudaError> {
         assert_eq!(bytes.len(), rows.count * rows.bytes, "bytes of the rows");
-        self.rows(rows, Direction::Write(bytes.as_ptr()))
+        match rows.count {
+            1 => self.write(rows.offset, bytes),
+            _ => self.rows(rows, Direction::Write(bytes.as_ptr())),
+        }
     }
 
     /// Reads `bytes` row after row.
@@ -143,7 +146,10 @@ impl Buffer {
     /// As [`Buffer::write_rows`].
     pub fn read_rows(&self, rows: &Rows, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert_eq!(bytes.len(), rows.count * rows.bytes, "bytes of the rows");
-        self.rows(rows, Direction::Read(bytes.as_mut_ptr()))
+        match rows.count {
+            1 => self.read(rows.offset, bytes),
+            _ => self.rows(rows, Direction::Read(bytes.as_mut_ptr())),
+        }
     }
 
     fn check(&self, offset: u64, bytes: usize) {

@@ -12,6 +12,15 @@ pub struct Nvrtc {
     version: (i32, i32),
 }
 
+/// Machine code and what the compiler had to say.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The cubin.
+    pub cubin: Vec<u8>,
+    /// Warnings, and with `--ptxas-options=-v` registers and spills of each kernel.
+    pub log: String,
+}
+
 /// A program handle, destroyed with its owner.
 struct Program {
     raw: sys::nvrtcProgram,
@@ -48,11 +57,11 @@ impl Nvrtc {
         self.version
     }
 
-    /// Compiles `source` to a cubin.
+    /// Compiles `source` to machine code.
     ///
     /// # Errors
     /// [`CudaError::Compile`] with the compiler's messages.
-    pub fn compile(&self, source: &str, options: &[String]) -> Result<Vec<u8>, CudaError> {
+    pub fn compile(&self, source: &str, options: &[String]) -> Result<Compiled, CudaError> {
         let source = CString::new(source).expect("the device code holds no NUL");
         let failed = |source| CudaError::Compile { log: String::new(), source };
         let raw = result::create_program(&source, Some(c"mkernel.cu")).map_err(failed)?;
@@ -61,7 +70,7 @@ impl Nvrtc {
         if let Err(source) = unsafe { result::compile_program(program.raw, options) } {
             return Err(CudaError::Compile { log: log(&program), source });
         }
-        cubin(&program).map_err(failed)
+        Ok(Compiled { cubin: cubin(&program).map_err(failed)?, log: log(&program) })
     }
 }
 

@@ -13,7 +13,7 @@ template <class Ready>
 __device__ __forceinline__ bool gemm(const RankEntry& rank, const InstructionEntry& instruction, char* shared, Ready ready) {
     const SpanEntry c = at<const SpanEntry>(rank.spans)[instruction.writes];
     const u64 columns = c.row_bytes / element_bytes(static_cast<Element>(instruction.output));
-    const Element input = static_cast<Element>(instruction.input);
+    [[maybe_unused]] const Element input = static_cast<Element>(instruction.input);
     bool first = true;
     auto once = [&](const SegmentEntry& segment) { return !first || ready(segment); };
     for (u64 row = 0; row < c.rows; row += Portable::kM) {
