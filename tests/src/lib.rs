@@ -1,1 +1,3 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
+
+pub mod ag_gemm;
