@@ -34,13 +34,37 @@ pub enum CopyEngineError {
     },
 }
 
+/// The copy engines of one GPU, shared by the transports of all ranks on it: one stream in each direction.
+///
+/// Shared, since the GPU has one engine for each direction anyway, and since a context maps its streams onto a few
+/// hardware queues: work that shares a queue with a persistent kernel waits for it (seen with 17 streams of one
+/// priority). The streams have the highest priority for the same reason: a queue has one priority.
+#[derive(Debug)]
+pub struct Engines {
+    context: Arc<CudaContext>,
+    out: Arc<CudaStream>,
+    into: Arc<CudaStream>,
+}
+
+impl Engines {
+    /// Makes the streams.
+    ///
+    /// # Errors
+    /// [`CopyEngineError`] where the driver refuses.
+    pub fn new(context: &Arc<CudaContext>) -> Result<Arc<Engines>, CopyEngineError> {
+        let asked = |what| move |source| CopyEngineError::Driver { what, source };
+        context.bind_to_thread().map_err(asked("use the GPU"))?;
+        let (_, highest) = result::stream::get_priority_range().map_err(asked("tell its priorities"))?;
+        let stream = || context.new_stream_with_priority(highest).map_err(asked("make a stream"));
+        Ok(Arc::new(Engines { context: context.clone(), out: stream()?, into: stream()? }))
+    }
+}
+
 /// The transport of one rank.
 #[derive(Debug)]
 pub struct CopyEngine {
-    context: Arc<CudaContext>,
+    engines: Arc<Engines>,
     addresses: Addresses,
-    out: Arc<CudaStream>,
-    into: Arc<CudaStream>,
     slot_bytes: u64,
     free: Vec<Slot>,
     /// Puts whose sources are being read, oldest first; then those that are on their way into the target.
@@ -84,22 +108,22 @@ impl CopyEngine {
     /// [`CopyEngineError`] where the driver refuses.
     ///
     /// # Safety
-    /// `addresses` are of memory on this context's GPU that outlives the transport, as large as the spans of the posts
+    /// `addresses` are of memory on the engines' GPU that outlives the transport, as large as the spans of the posts
     /// and the cells that they name.
     pub unsafe fn new(
-        context: &Arc<CudaContext>,
+        engines: &Arc<Engines>,
         addresses: Addresses,
         slots: usize,
         slot_bytes: u64,
     ) -> Result<CopyEngine, CopyEngineError> {
         let asked = |what| move |source| CopyEngineError::Driver { what, source };
-        let stream = || context.new_stream().map_err(asked("make a stream"));
+        let context = &engines.context;
+        context.bind_to_thread().map_err(asked("use the GPU"))?;
         let event = || context.new_event(None).map_err(asked("make an event"));
-        let (out, into) = (stream()?, stream()?);
         let mut free = Vec::new();
         for _ in 0..slots.max(1) {
             let size = usize::try_from(slot_bytes.max(1)).expect("addresses have 64 bits");
-            // SAFETY: `new_stream` made the context current; the pointer is freed once, by the drop of its owner.
+            // SAFETY: the context is current; the pointer is freed once, by the drop of its owner.
             let raw = unsafe { result::malloc_host(size, sys::CU_MEMHOSTALLOC_PORTABLE) };
             let raw = raw.map_err(asked("allocate pinned memory"))?;
             let bytes = NonNull::new(raw.cast::<u8>()).expect("the driver gives an address with success");
@@ -107,63 +131,69 @@ impl CopyEngine {
             free.push(Slot { memory, read: event()?, landed: event()? });
         }
         let (reading, landing, empty) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        let context = context.clone();
-        Ok(CopyEngine { context, addresses, out, into, slot_bytes, free, reading, landing, empty })
+        Ok(CopyEngine { engines: engines.clone(), addresses, slot_bytes, free, reading, landing, empty })
     }
 
     /// Enqueues everything of one put; `slot` is none for a put of no bytes.
     fn enqueue(&self, post: &Post, slot: Option<&Slot>) -> Result<(), DriverError> {
-        self.context.bind_to_thread()?;
+        let Engines { context, out, into } = &*self.engines;
+        context.bind_to_thread()?;
         let unmapped = DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE);
         let cell = self.addresses.cell(post.target.rank, post.cell).ok_or(unmapped)?;
         if let Some(slot) = slot {
             let source = self.addresses.span(&post.source).ok_or(unmapped)?;
             let target = self.addresses.span(&post.target).ok_or(unmapped)?;
-            copy_out(&self.out, &post.source, source, slot)?;
-            slot.read.record(&self.out)?;
-            self.into.wait(&slot.read)?;
-            copy_in(&self.into, &post.target, target, slot)?;
+            copy(out, &post.source, End::Device(source), End::Slot(slot))?;
+            slot.read.record(out)?;
+            into.wait(&slot.read)?;
+            copy(into, &post.target, End::Slot(slot), End::Device(target))?;
         }
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
         // SAFETY: `new` was told that the cells of `addresses` are device memory that outlives the transport.
-        unsafe { sys::cuStreamWriteValue64_v2(self.into.cu_stream(), cell, post.value, flags) }.result()?;
-        slot.map_or(Ok(()), |slot| slot.landed.record(&self.into))
+        unsafe { sys::cuStreamWriteValue64_v2(into.cu_stream(), cell, post.value, flags) }.result()?;
+        slot.map_or(Ok(()), |slot| slot.landed.record(into))
     }
 }
 
-/// Enqueues the copy of a span into a slot, row after row.
-fn copy_out(stream: &CudaStream, span: &Span, address: u64, slot: &Slot) -> Result<(), DriverError> {
-    let mut copy = rows(span);
-    copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-    (copy.srcDevice, copy.srcPitch) = (address, pitch(span));
-    copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-    (copy.dstHost, copy.dstPitch) = (slot.memory.bytes.as_ptr().cast(), copy.WidthInBytes);
-    // SAFETY: the source is alive (`new`), the slot holds the put's bytes (`post`) and lives until `landed`.
+/// One end of a copy: device memory at an address, or a slot.
+enum End<'a> {
+    Device(u64),
+    Slot(&'a Slot),
+}
+
+/// Enqueues the copy of a span out of device memory into a slot or the other way, row after row.
+///
+/// A span without gaps is one row, so that a long shard is no long list of short rows.
+fn copy(stream: &CudaStream, span: &Span, from: End<'_>, to: End<'_>) -> Result<(), DriverError> {
+    let flat = span.is_contiguous();
+    let (width, height) = if flat { (span.bytes(), 1) } else { (span.row_bytes, u64::from(span.rows)) };
+    let pitch = if flat { width } else { span.stride };
+    let place = |end: &End<'_>| match end {
+        End::Device(address) => (sys::CUmemorytype::CU_MEMORYTYPE_DEVICE, std::ptr::null_mut(), *address, pitch),
+        End::Slot(slot) => (sys::CUmemorytype::CU_MEMORYTYPE_HOST, slot.memory.bytes.as_ptr(), 0, width),
+    };
+    let ((from_type, from_host, from_device, from_pitch), (to_type, to_host, to_device, to_pitch)) =
+        (place(&from), place(&to));
+    let copy = sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: from_type,
+        srcHost: from_host.cast(),
+        srcDevice: from_device,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: from_pitch as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: to_type,
+        dstHost: to_host.cast(),
+        dstDevice: to_device,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: to_pitch as usize,
+        WidthInBytes: width as usize,
+        Height: height as usize,
+    };
+    // SAFETY: the span's memory is alive (`new`), the slot holds the put's bytes (`post`) and lives until `landed`.
     unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream.cu_stream()) }.result()
-}
-
-/// Enqueues the copy of a slot into a span, row after row.
-fn copy_in(stream: &CudaStream, span: &Span, address: u64, slot: &Slot) -> Result<(), DriverError> {
-    let mut copy = rows(span);
-    copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-    (copy.srcHost, copy.srcPitch) = (slot.memory.bytes.as_ptr().cast(), copy.WidthInBytes);
-    copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-    (copy.dstDevice, copy.dstPitch) = (address, pitch(span));
-    // SAFETY: as in `copy_out`.
-    unsafe { sys::cuMemcpy2DAsync_v2(&copy, stream.cu_stream()) }.result()
-}
-
-/// The shape of a copy: one row where the span has no gaps, so that long shards are no long list of short rows.
-fn rows(span: &Span) -> sys::CUDA_MEMCPY2D {
-    // SAFETY: all zeros is a value of this plain struct of integers, enums with a zero and pointers.
-    let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-    let (width, height) = if span.is_contiguous() { (span.bytes(), 1) } else { (span.row_bytes, u64::from(span.rows)) };
-    (copy.WidthInBytes, copy.Height) = (width as usize, height as usize);
-    copy
-}
-
-fn pitch(span: &Span) -> usize {
-    if span.is_contiguous() { span.bytes() as usize } else { span.stride as usize }
 }
 
 impl Transport for CopyEngine {
@@ -216,6 +246,6 @@ fn is_done(event: &CudaEvent, token: u64, peer: u32) -> Result<bool, TransportEr
 impl Drop for CopyEngine {
     fn drop(&mut self) {
         // Copies under way use the slots; a stream that cannot be awaited belongs to a context that runs nothing.
-        let _ = (self.out.synchronize(), self.into.synchronize());
+        let _ = (self.engines.out.synchronize(), self.engines.into.synchronize());
     }
 }

@@ -4,4 +4,4 @@
 pub mod copy_engine;
 
 #[cfg(feature = "cuda")]
-pub use copy_engine::{CopyEngine, CopyEngineError};
+pub use copy_engine::{CopyEngine, CopyEngineError, Engines};

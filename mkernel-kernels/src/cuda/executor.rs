@@ -250,6 +250,7 @@ impl<T: Transport> Parts<T> {
             poison: u32::from(options.poison),
         };
         Ok(Parts {
+            // The lowest priority, which is 0: streams that serve the kernel have the highest and other queues.
             stream: context.new_stream().asked("make a stream")?,
             start: event()?,
             end: event()?,

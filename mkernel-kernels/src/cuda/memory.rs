@@ -102,19 +102,30 @@ impl Buffer {
         let end = (rows.count - 1) as u64 * rows.stride + rows.bytes as u64;
         self.check(rows.offset, usize::try_from(end).expect("checked against a buffer's size"));
         self.context.bind_to_thread().asked("use the GPU")?;
-        // SAFETY: all zeros is a value of this plain struct of integers, enums with a zero and pointers.
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        (copy.WidthInBytes, copy.Height) = (rows.bytes, rows.count);
         let (device, host) = (sys::CUmemorytype::CU_MEMORYTYPE_DEVICE, sys::CUmemorytype::CU_MEMORYTYPE_HOST);
-        let (address, stride) = (self.address + rows.offset, rows.stride as usize);
+        let mut copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: device,
+            srcHost: std::ptr::null(),
+            srcDevice: self.address + rows.offset,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: rows.stride as usize,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: host,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: 0,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: rows.bytes,
+            WidthInBytes: rows.bytes,
+            Height: rows.count,
+        };
         match direction {
+            Direction::Read(to) => copy.dstHost = to.cast(),
             Direction::Write(from) => {
+                (copy.dstMemoryType, copy.dstDevice, copy.dstPitch) = (device, copy.srcDevice, copy.srcPitch);
                 (copy.srcMemoryType, copy.srcHost, copy.srcPitch) = (host, from.cast(), rows.bytes);
-                (copy.dstMemoryType, copy.dstDevice, copy.dstPitch) = (device, address, stride);
-            }
-            Direction::Read(to) => {
-                (copy.srcMemoryType, copy.srcDevice, copy.srcPitch) = (device, address, stride);
-                (copy.dstMemoryType, copy.dstHost, copy.dstPitch) = (host, to.cast(), rows.bytes);
             }
         }
         // SAFETY: the device range was checked, the callers checked that the host side holds count x bytes, and the

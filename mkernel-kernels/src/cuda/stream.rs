@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 use super::error::{Asked, CudaError};
 
@@ -18,7 +18,10 @@ impl WordWriter {
     /// # Errors
     /// The driver's.
     pub fn new(context: &Arc<CudaContext>) -> Result<WordWriter, CudaError> {
-        Ok(WordWriter { stream: context.new_stream().asked("make a stream")? })
+        // The highest priority, so that it shares no hardware queue with a persistent kernel, which has the lowest.
+        context.bind_to_thread().asked("use the GPU")?;
+        let (_, highest) = result::stream::get_priority_range().asked("tell its priorities")?;
+        Ok(WordWriter { stream: context.new_stream_with_priority(highest).asked("make a stream")? })
     }
 
     /// Enqueues one write. Writes take effect in the order in which they were enqueued.
