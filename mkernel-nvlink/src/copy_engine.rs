@@ -229,7 +229,10 @@ impl Transport for CopyEngine {
             retired.push(token);
             self.landing.extend(self.reading.pop_front());
         }
-        while let Some(&(token, peer, ref slot)) = self.landing.front() {
+        // Each look is a call of the driver: slots are fetched back only when there is none left.
+        while self.free.is_empty()
+            && let Some(&(token, peer, ref slot)) = self.landing.front()
+        {
             if !is_done(&slot.landed, token, peer)? {
                 break;
             }

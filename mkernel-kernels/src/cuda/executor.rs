@@ -31,7 +31,7 @@ use crate::encode::{Image, encode};
 /// How an executor behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long one wait of the kernel may take.
+    /// The longest time in which no CTA retires an instruction while one waits. It must exceed the time of one segment.
     pub deadline: Duration,
     /// How long a whole launch may take before the watchdog ends it.
     pub launch_deadline: Duration,
@@ -76,8 +76,8 @@ struct Parts<T> {
     end: CudaEvent,
     module: Module,
     loaded: Loaded,
-    /// The epoch and the claim of the fault record.
-    _counters: [Buffer; 2],
+    /// The epoch, the progress, and the claim of the fault record.
+    _counters: [Buffer; 3],
     record: Pinned,
     /// Word 0: not 0 once the launch is to unwind.
     abort: Pinned,
@@ -236,7 +236,7 @@ impl<T: Transport> Parts<T> {
     ) -> Result<Parts<T>, CudaError> {
         let event = || context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).asked("make an event");
         let epoch = Buffer::of(context, &[options.first_epoch.wrapping_sub(1)])?;
-        let fault_claim = Buffer::of(context, &[0u32])?;
+        let (progress, fault_claim) = (Buffer::of(context, &[0u64])?, Buffer::of(context, &[0u32])?);
         let (record, abort) = (Pinned::new(context, outcome::FAULT_WORDS)?, Pinned::new(context, 1)?);
         let entry = LaunchEntry {
             ranks: loaded.ranks.address(),
@@ -245,6 +245,7 @@ impl<T: Transport> Parts<T> {
             fault: record.address(),
             fault_claim: fault_claim.address(),
             abort: abort.address(),
+            progress: progress.address(),
             deadline_ns: u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX),
             rank_count: loaded.rank_count(),
             poison: u32::from(options.poison),
@@ -256,7 +257,7 @@ impl<T: Transport> Parts<T> {
             end: event()?,
             module,
             loaded,
-            _counters: [epoch, fault_claim],
+            _counters: [epoch, progress, fault_claim],
             record,
             abort,
             entry,

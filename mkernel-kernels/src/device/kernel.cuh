@@ -122,7 +122,7 @@ struct Worker {
 __device__ __forceinline__ void work(const LaunchEntry& launch, char* shared) {
     __shared__ Claim claimed;
     const HomeEntry home = at<const HomeEntry>(launch.homes)[blockIdx.x];
-    Worker worker{launch, at<const RankEntry>(launch.ranks)[home.rank], {at<const u32>(launch.abort), launch.deadline_ns},
+    Worker worker{launch, at<const RankEntry>(launch.ranks)[home.rank], {at<const u32>(launch.abort), at<const u64>(launch.progress), launch.deadline_ns},
                   {home.rank, home.lane, 0}, *at<const u64>(launch.epoch)};
     for (;;) {
         // The barrier after the claim also keeps the last instruction's readers of `claimed` ahead of the next claim:
@@ -141,6 +141,7 @@ __device__ __forceinline__ void work(const LaunchEntry& launch, char* shared) {
         worker.signal(instruction);
         worker.busy_ns += now_ns() - start;
         ++worker.tasks;
+        if (threadIdx.x == 0) add_relaxed(at<u64>(launch.progress), 1);
     }
 }
 

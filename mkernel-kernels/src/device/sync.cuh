@@ -75,9 +75,16 @@ __device__ __forceinline__ u64 take_number(u64* counter) {
     return number;
 }
 
-/// Adds to a total that is read after the launch.
+/// Adds to a total that covers no data.
 __device__ __forceinline__ void add_relaxed(u64* to, u64 amount) {
     asm volatile("red.relaxed.gpu.add.u64 [%0], %1;" ::"l"(to), "l"(amount) : "memory");
+}
+
+/// Reads a total that covers no data.
+__device__ __forceinline__ u64 load_relaxed(const u64* from) {
+    u64 value;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
 }
 
 /// Nanoseconds of the GPU's clock.

@@ -8,9 +8,10 @@ namespace mk {
 /// How a wait ended.
 enum class WaitEnd { Reached, Deadline, Aborted };
 
-/// What bounds every wait of a launch.
+/// What bounds every wait of a launch: the abort word, and a time in which no instruction of any CTA retires.
 struct Watch {
     const u32* abort;
+    const u64* progress;
     u64 deadline_ns;
 };
 
@@ -27,15 +28,24 @@ struct Spin {
     static constexpr u64 kLookNs = 1ull << 22;
     u64 start = 0;
     u64 looked = 0;
+    u64 progress = 0;
 
     /// Call after a poll that failed: how the wait ends now, or `Reached` to poll on.
     __device__ __forceinline__ WaitEnd next(const Watch& watch) {
         const u64 now = now_ns();
-        if (start == 0) start = looked = now;
-        if (now - start >= watch.deadline_ns) return WaitEnd::Deadline;
-        if (now - looked < kLookNs) return WaitEnd::Reached;
+        if (start == 0) {
+            start = looked = now;
+            progress = load_relaxed(watch.progress);
+        }
+        if (now - looked < kLookNs && now - start < watch.deadline_ns) return WaitEnd::Reached;
         looked = now;
-        return load_relaxed_system(watch.abort) != 0 ? WaitEnd::Aborted : WaitEnd::Reached;
+        if (load_relaxed_system(watch.abort) != 0) return WaitEnd::Aborted;
+        const u64 seen = load_relaxed(watch.progress);
+        if (seen != progress) {
+            progress = seen;
+            start = now;
+        }
+        return now - start >= watch.deadline_ns ? WaitEnd::Deadline : WaitEnd::Reached;
     }
 };
 

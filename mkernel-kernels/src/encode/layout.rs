@@ -248,7 +248,7 @@ abi_struct! {
 
 abi_struct! {
     /// The kernel's parameter.
-    pub struct LaunchEntry: size 64 {
+    pub struct LaunchEntry: size 72 {
         /// `RankEntry`s.
         pub ranks: u64,
         /// One `HomeEntry` per CTA.
@@ -261,7 +261,9 @@ abi_struct! {
         pub fault_claim: u64,
         /// A u32 in host memory: not 0 once the launch is to unwind.
         pub abort: u64,
-        /// Nanoseconds that a wait may take.
+        /// A u64 in device memory that rises with every instruction that retires, on any CTA.
+        pub progress: u64,
+        /// Nanoseconds for which a wait may see no progress.
         pub deadline_ns: u64,
         /// Ranks.
         pub rank_count: u32,

@@ -7,10 +7,10 @@ use cudarc::driver::CudaContext;
 use mkernel_core::transport::{Contract, Post, PostError, TransportError};
 use mkernel_core::{DType, Executor, Fault, FaultKind, Rank, Transport};
 use mkernel_kernels::Profile;
-use mkernel_kernels::cuda::Options;
-use mkernel_nvlink::CopyEngine;
+use mkernel_kernels::cuda::{CudaError, CudaExecutor, Heap, Options};
+use mkernel_nvlink::{CopyEngine, Engines};
 
-use crate::world::{Planned, executor, options};
+use crate::world::{Planned, engine, executor, options};
 
 /// What goes wrong with the puts of rank 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,8 +82,24 @@ fn provoke(context: &Arc<CudaContext>, harm: Option<Harm>) -> Result<Fault, Stri
     Ok(fault)
 }
 
+/// More CTAs than the GPU holds at once are refused before anything is launched.
+fn refuse_too_many(context: &Arc<CudaContext>) -> Result<String, String> {
+    let profile = Profile { sms: 4000, ..Profile::H200 };
+    let planned = Planned::new(&[1], (1024, 1024, 16), DType::Bf16, &profile);
+    let heap = Heap::new(context, &planned.verified, 0).map_err(|e| e.to_string())?;
+    let engines = Engines::new(context).map_err(|e| e.to_string())?;
+    let transports = vec![engine(&engines, &heap, &planned.verified.programs()[0])];
+    match CudaExecutor::new(context, planned.verified.clone(), heap, transports, options()) {
+        Err(CudaError::NotResident { asked, sms, per_sm }) if asked > sms * per_sm => {
+            Ok(format!("{asked} CTAs refused on {sms} SMs of {per_sm}"))
+        }
+        Err(other) => Err(other.to_string()),
+        Ok(_) => Err("too many CTAs were accepted".to_owned()),
+    }
+}
+
 pub(crate) fn every_fault_is_typed_and_the_gpu_survives(context: &Arc<CudaContext>) -> Result<String, String> {
-    let mut seen = Vec::new();
+    let mut seen = vec![refuse_too_many(context)?];
     for harm in [Harm::Withheld, Harm::Stuck, Harm::Broken] {
         let fault = provoke(context, Some(harm))?;
         let is_right = match harm {
