@@ -1,6 +1,6 @@
 // A tile of a matrix product in bf16 or f16 on any GPU since sm_80, for any shape and any alignment.
 //
-// The tile is worked off in blocks of 128 x 128: K in steps of 32 through a ring of stages filled by `cp.async`, products
+// The tile is worked off in blocks of 128 x 128: K in steps of 64 through a ring of stages filled by `cp.async`, products
 // by `mma.sync` in f32, one rounding at the end. Bytes outside the operands are zeros in shared memory, never read.
 // Rust twin: mkernel-core/src/program.rs (Op::Gemm).
 #pragma once
@@ -11,11 +11,11 @@ namespace mk {
 
 /// The blocking, and where things lie in shared memory. Rows are padded so that `ldmatrix` meets no bank twice.
 struct Portable {
-    static constexpr u32 kM = 128, kN = 128, kK = 32, kStages = 3;
+    static constexpr u32 kM = 128, kN = 128, kK = 64, kStages = 3;
     static constexpr u32 kPitchA = kK * 2 + 16, kPitchB = kN * 2 + 16;
     static constexpr u32 kBytesA = kM * kPitchA, kStageBytes = kBytesA + kK * kPitchB;
     static_assert(kStages * kStageBytes <= KernelShape::SHARED_BYTES, "the stages fit");
-    static_assert(KernelShape::THREADS == 256, "2 x 4 warps of 64 x 32, and two copies of each operand a thread");
+    static_assert(KernelShape::THREADS == 256, "2 x 4 warps of 64 x 32");
 };
 
 /// The sums of one thread: 4 x 4 products of 16 x 8.
@@ -36,24 +36,38 @@ __device__ __forceinline__ void fetch16(u32 to, u64 from, u32 valid, bool aligne
                  : "memory");
 }
 
-/// Fetches rows `row..row + kRows` and bytes `byte..byte + kBytes` of an operand into a padded block.
+/// One thread's part in filling blocks of kRows x kBytes of an operand: one 16-byte column of every kRowStep-th row.
 template <u32 kRows, u32 kBytes, u32 kPitch>
-__device__ __forceinline__ void fetch_block(u32 to, const SpanEntry& span, u64 row, u64 byte) {
-    constexpr u32 kVectors = kBytes / 16;
-    const bool aligned = ((span.address | span.stride | byte) & 15) == 0;
-#pragma unroll
-    for (u32 i = 0; i < kRows * kVectors / KernelShape::THREADS; ++i) {
-        const u32 v = threadIdx.x + i * KernelShape::THREADS, r = v / kVectors, b = v % kVectors * 16;
-        u32 valid = 0;
-        if (row + r < span.rows && byte + b < span.row_bytes) {
-            const u64 left = span.row_bytes - byte - b;
-            valid = left < 16 ? static_cast<u32>(left) : 16;
-        }
-        // Where nothing is valid nothing is read; the address only has to be aligned.
-        const u64 from = valid == 0 ? span.address : span.address + (row + r) * span.stride + byte + b;
-        fetch16(to + r * kPitch + b, from, valid, aligned);
+struct Feed {
+    static constexpr u32 kVectors = kBytes / 16, kRowStep = KernelShape::THREADS / kVectors;
+    u64 from;         // this thread's first vector of the next block
+    u64 pitch;        // bytes over kRowStep rows of the operand
+    long long rows;   // rows left from that vector's on, may be negative
+    long long bytes;  // bytes left in a row from that vector on, may be negative
+    bool aligned;
+
+    /// Starts at row `row` and byte `byte` of the operand.
+    __device__ __forceinline__ Feed(const SpanEntry& span, u64 row, u64 byte) {
+        row += threadIdx.x / kVectors;
+        byte += threadIdx.x % kVectors * 16;
+        from = span.address + row * span.stride + byte;
+        pitch = kRowStep * span.stride;
+        rows = static_cast<long long>(span.rows - row);
+        bytes = static_cast<long long>(span.row_bytes - byte);
+        aligned = ((span.address | span.stride) & 15) == 0;
     }
-}
+
+    /// Fetches a block to shared memory. Where nothing is valid nothing is read, whatever the address.
+    __device__ __forceinline__ void fetch(u32 to) const {
+        to += threadIdx.x / kVectors * kPitch + threadIdx.x % kVectors * 16;
+        const u32 width = bytes >= 16 ? 16 : bytes > 0 ? static_cast<u32>(bytes) : 0;
+#pragma unroll
+        for (u32 i = 0; i < kRows / kRowStep; ++i) {
+            const u32 valid = static_cast<long long>(i * kRowStep) < rows ? width : 0;
+            fetch16(to + i * kRowStep * kPitch, from + i * pitch, valid, aligned);
+        }
+    }
+};
 
 /// Adds one step of K that lies in shared memory.
 template <class Type>
@@ -82,11 +96,17 @@ template <class Type>
 __device__ __forceinline__ void multiply_segment(Sums& sums, const SpanEntry& a, const SpanEntry& b, u64 row, u64 column,
                                                  u32 shared) {
     constexpr u32 kK = Portable::kK, kStages = Portable::kStages;
-    const u32 steps = (b.rows + kK - 1) / kK;
+    const u32 steps = b.rows / kK + (b.rows % kK != 0);
+    Feed<Portable::kM, kK * 2, Portable::kPitchA> feed_a(a, row, 0);
+    Feed<kK, Portable::kN * 2, Portable::kPitchB> feed_b(b, 0, column * 2);
     auto fetch = [&](u32 step) {
         const u32 stage = shared + step % kStages * Portable::kStageBytes;
-        fetch_block<Portable::kM, kK * 2, Portable::kPitchA>(stage, a, row, static_cast<u64>(step) * kK * 2);
-        fetch_block<kK, Portable::kN * 2, Portable::kPitchB>(stage + Portable::kBytesA, b, static_cast<u64>(step) * kK, column * 2);
+        feed_a.fetch(stage);
+        feed_b.fetch(stage + Portable::kBytesA);
+        feed_a.from += kK * 2;
+        feed_a.bytes -= kK * 2;
+        feed_b.from += kK * b.stride;
+        feed_b.rows -= kK;
     };
 #pragma unroll
     for (u32 step = 0; step < kStages - 1; ++step) {

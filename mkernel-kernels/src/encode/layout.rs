@@ -62,7 +62,7 @@ abi_const! {
         /// Threads of a CTA.
         THREADS = 256,
         /// Dynamic shared memory of a CTA in bytes.
-        SHARED_BYTES = 56832,
+        SHARED_BYTES = 107520,
         /// `LaneEntry::next` of a lane whose CTAs are done when it is drained.
         NO_LANE = u32::MAX,
     }

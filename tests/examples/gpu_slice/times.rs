@@ -16,22 +16,22 @@ use mkernel_nvlink::CopyEngine;
 use crate::world::{Planned, executor, options};
 
 pub(crate) fn report(context: &Arc<CudaContext>) -> Result<String, String> {
-    for dtype in [DType::Bf16, DType::F32] {
-        let size = if dtype == DType::F32 { 2048 } else { 4096 };
+    for (size, dtype) in [(4096, DType::Bf16), (8192, DType::Bf16), (2048, DType::F32)] {
         for gpus in [&[1][..], &[2], &[1, 1], &[2, 2]] {
             let planned = Planned::new(gpus, (size, size, size), dtype, &Profile::H200);
-            let run = median(context, &planned.verified, |gpu| {
-                let inputs = planned.case.inputs(7);
-                planned.case.write(gpu, &planned.verified, &inputs);
-            })?;
+            let run = median(context, &planned.verified, |gpu| fill(&planned, gpu))?;
             let flops = 2.0 * (size as f64).powi(3);
             println!("{gpus:?} {size}^3 {dtype}: {:.0} us, {:.1} TFLOP/s", run.time_us, flops / run.time_us / 1e6);
-            for lane in &run.lanes {
+            let inter: u64 = run.inter_out.iter().sum();
+            if inter > 0 {
+                println!("  {} MiB proxied, {:.1} GB/s", inter >> 20, inter as f64 / run.time_us / 1e3);
+            }
+            for lane in run.lanes.iter().filter(|l| l.rank == Rank(0)) {
                 let per_cta = f64::from(lane.ctas);
                 let (busy, wait) = (lane.busy_us / per_cta, lane.wait_us / per_cta);
                 println!(
-                    "  {} {}: {} ctas, {} tasks, busy {busy:.0} us, wait {wait:.0} us",
-                    lane.rank, lane.role, lane.ctas, lane.tasks
+                    "  {}: {} ctas, {} tasks, busy {busy:.0} us, wait {wait:.0} us",
+                    lane.role, lane.ctas, lane.tasks
                 );
             }
         }
@@ -57,6 +57,20 @@ pub(crate) fn report(context: &Arc<CudaContext>) -> Result<String, String> {
 }
 
 const TICKETS: u32 = 20_000;
+
+/// Writes inputs of ones with random signs.
+fn fill(planned: &Planned, gpu: &mut dyn Executor) {
+    let mut random = fastrand::Rng::with_seed(7);
+    for placement in planned.verified.programs().iter().flat_map(|p| &p.inputs) {
+        let elements = placement.span.bytes() / planned.case.op.dtype.bytes();
+        let mut one = || if random.bool() { 1.0f32 } else { -1.0 };
+        let bytes: Vec<u8> = match planned.case.op.dtype {
+            DType::Bf16 => (0..elements).flat_map(|_| half::bf16::from_f32(one()).to_le_bytes()).collect(),
+            _ => (0..elements).flat_map(|_| one().to_le_bytes()).collect(),
+        };
+        gpu.write(&placement.span, &bytes);
+    }
+}
 
 fn plain() -> Options {
     Options { poison: false, ..options() }

@@ -9,8 +9,8 @@ use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};
 use mkernel_nvlink::{CopyEngine, Engines};
 use mkernel_tests::ag_gemm::Case;
 
-/// Puts under way at once, per rank.
-const SLOTS: usize = 8;
+/// Groups of puts under way at once, per rank.
+const GROUPS: usize = 6;
 
 /// A case planned with a profile.
 pub(crate) struct Planned {
@@ -40,10 +40,10 @@ pub(crate) fn options() -> Options {
 /// The copy-engine transport of one rank.
 pub(crate) fn engine(engines: &Arc<Engines>, heap: &Heap, program: &Program) -> CopyEngine {
     let largest = program.puts.iter().map(|p| p.source.bytes()).max().unwrap_or(0);
-    let slots = if program.puts.is_empty() { 1 } else { SLOTS };
+    let groups = if program.puts.is_empty() { 1 } else { GROUPS };
     // SAFETY: the heap holds every span and cell of a verified program, and the executor that takes both drops its
     // transports before its heap.
-    unsafe { CopyEngine::new(engines, heap.addresses(), slots, largest) }.expect("events and pinned memory")
+    unsafe { CopyEngine::new(engines, heap.addresses(), groups, largest) }.expect("events and pinned memory")
 }
 
 /// An executor whose transports are made from the copy engines' by `wrap`.
