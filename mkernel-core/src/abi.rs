@@ -5,7 +5,7 @@
 //! size than declared. The C++ text repeats the offsets that Rust computed as `static_assert`s. So a layout on which
 //! the two sides differ does not compile on one of them.
 //!
-//! The text includes no header, names no alias and fits NVRTC as it is.
+//! The text includes no header, names no alias, and NVRTC takes it as it is.
 //!
 //! ```
 //! mkernel_core::abi_struct! {
@@ -49,15 +49,13 @@
 use std::fmt::Write;
 
 /// Opens the C++ text: how an offset is taken, and the sizes that every field type relies on.
+///
+/// NVRTC 13.0 knows no `__builtin_offsetof` and brings no `<cstddef>`; `__INTADDR__` is its front end's own operator.
 pub const PRELUDE: &str = "\
-#ifndef MKERNEL_OFFSETOF
-#ifdef offsetof
-#define MKERNEL_OFFSETOF(type, member) offsetof(type, member)
-#elif defined(__CUDACC_RTC__)
+#ifdef __CUDACC_RTC__
 #define MKERNEL_OFFSETOF(type, member) __INTADDR__(&(((type*)0)->member))
 #else
 #define MKERNEL_OFFSETOF(type, member) __builtin_offsetof(type, member)
-#endif
 #endif
 static_assert(sizeof(unsigned char) == 1 && sizeof(unsigned short) == 2 && sizeof(unsigned int) == 4, \"integers\");
 static_assert(sizeof(int) == 4 && sizeof(unsigned long long) == 8 && sizeof(float) == 4, \"numbers\");

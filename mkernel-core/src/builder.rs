@@ -8,7 +8,7 @@ use crate::world::{Rank, World};
 
 /// Collects regions, cells and lanes of one rank's program.
 ///
-/// It checks nothing: [`crate::validate`] is the one place that does.
+/// It checks nothing: [`fn@crate::validate`] is the one place that does.
 #[derive(Clone, Debug)]
 pub struct ProgramBuilder {
     program: Program,
@@ -22,12 +22,29 @@ pub struct LaneBuilder<'a> {
 }
 
 /// What one segment waits for and reads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Step<'a> {
-    /// Cells to wait for.
-    pub waits: &'a [CellId],
-    /// Spans read.
-    pub reads: &'a [Span],
+    waits: &'a [CellId],
+    picked: Option<&'a Slice>,
+    reads: &'a [Span],
+    position: u64,
+}
+
+impl<'a> Step<'a> {
+    /// A segment that reads `reads` once all `waits` hold.
+    pub const fn new(waits: &'a [CellId], reads: &'a [Span]) -> Step<'a> {
+        Step { waits, picked: None, reads, position: 0 }
+    }
+
+    /// Sets [`Segment::position`].
+    pub const fn at(self, position: u64) -> Step<'a> {
+        Step { position, ..self }
+    }
+
+    /// Adds waits of which data picks some, from a list that several segments share ([`LaneBuilder::shared_waits`]).
+    pub const fn picking(self, shared: &'a Slice) -> Step<'a> {
+        Step { picked: Some(shared), ..self }
+    }
 }
 
 fn extend<T: Clone>(pool: &mut Vec<T>, items: &[T]) -> Slice {
@@ -123,6 +140,11 @@ impl ProgramBuilder {
 }
 
 impl LaneBuilder<'_> {
+    /// Stores a list of waits that several segments pick from ([`Step::picking`]).
+    pub fn shared_waits(&mut self, waits: &[CellId]) -> Slice {
+        extend(&mut self.program.waits, waits)
+    }
+
     /// Appends an instruction of one segment.
     pub fn push(&mut self, op: Op, step: Step<'_>, writes: &[Span], signals: &[Signal]) {
         self.push_segments(op, &[step], writes, signals);
@@ -133,8 +155,9 @@ impl LaneBuilder<'_> {
         let start = pool_index(self.program.segments.len());
         for step in steps {
             let waits = extend(&mut self.program.waits, step.waits);
+            let picked = step.picked.cloned().unwrap_or(0..0);
             let reads = extend(&mut self.program.spans, step.reads);
-            self.program.segments.push(Segment { waits, reads });
+            self.program.segments.push(Segment { waits, picked, reads, position: step.position });
         }
         let segments = start..pool_index(self.program.segments.len());
         let writes = extend(&mut self.program.spans, writes);
@@ -146,6 +169,6 @@ impl LaneBuilder<'_> {
     pub fn put(&mut self, waits: &[CellId], put: Put) {
         let id = PutId(pool_index(self.program.puts.len()));
         self.program.puts.push(put);
-        self.push(Op::Put(id), Step { waits, reads: &[] }, &[], &[]);
+        self.push(Op::Put(id), Step::new(waits, &[]), &[], &[]);
     }
 }

@@ -22,8 +22,9 @@
 //! | `tail` store in [`Consumer::pop`] | `tail` load in [`Producer::push`] | the consumer's load of a slot comes before the store that overwrites it |
 //! | `poisoned` store | `poisoned` load | nothing but the flag itself |
 //!
-//! `head` is relaxed: it hands out numbers and covers no data. The consumer never reads it, so producers on a device
-//! may keep it in device memory. On a device each of these is `.sys`. A popped ticket frees its slot, not the payload.
+//! On a device each of these is `.sys`. `head` is relaxed: it hands out numbers and covers no data. The consumer never
+//! reads it, so producers on a device may keep it in device memory. A popped ticket frees its slot, not the payload:
+//! that is `retired`'s to say.
 //!
 //! # Progress
 //! The consumer publishes `tail` at the latest after a quarter of the ring, and whenever it finds the ring empty. So

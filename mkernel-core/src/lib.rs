@@ -1,7 +1,7 @@
 //! The eight concepts of mkernel as plain data, and the proof that a program is sound.
 //!
 //! A fused operator is planned on the host as a [`Program`] per rank: which CTA does what, which bytes it reads and
-//! writes, which signals it waits for and raises. [`validate`] turns programs into [`Verified`], the only thing that
+//! writes, which signals it waits for and raises. [`fn@validate`] turns programs into [`Verified`], the only thing that
 //! executors accept.
 //!
 //! `roles -> plan -> validate -> Verified -> executor -> FIFO -> proxy -> transport -> signal`

@@ -8,7 +8,7 @@
 //! different CTAs, and a CTA may read for the next instruction before this one's stores are visible.
 //!
 //! Every byte that an instruction touches is listed: reads with the segments, writes with the instruction, both ends
-//! of a put in the put table. So [`crate::validate`] knows nothing of what an operation computes.
+//! of a put in the put table. So [`fn@crate::validate`] knows nothing of what an operation computes.
 //!
 //! Lists of varying length (segments, waits, reads, writes, signals) live in pools of the program and are named by
 //! ranges: memory per instruction is flat, and the whole program is a handful of allocations.
@@ -51,6 +51,14 @@ pub enum Op {
         /// Element type of the tile written.
         output: DType,
     },
+    /// A sum: each segment reads one source of the written span's shape, in f32 or in `narrow` as its row width says; the
+    /// sum in segment order, accumulated in f32, is rounded once to `output`.
+    Reduce {
+        /// Element type of the sources that are not f32.
+        narrow: DType,
+        /// Element type written.
+        output: DType,
+    },
 }
 
 impl Op {
@@ -61,6 +69,7 @@ impl Op {
             Op::Put(_) => "put",
             Op::Release => "release",
             Op::Gemm { .. } => "gemm",
+            Op::Reduce { .. } => "reduce",
         }
     }
 }
@@ -70,8 +79,16 @@ impl Op {
 pub struct Segment {
     /// Cells of this rank to wait for, in [`Program::waits`].
     pub waits: Slice,
-    /// Bytes read once the waits of this and all earlier segments hold, in [`Program::spans`].
+    /// Cells of which data picks those that cover the bytes really read, in [`Program::waits`]. Such a wait orders this
+    /// segment's own reads and nothing after them: an instruction that must come after all of the cells waits for them
+    /// itself. Whether the program ends is decided as if all were waited for.
+    pub picked: Slice,
+    /// Bytes read once the waits of this and all earlier segments hold, in [`Program::spans`]. Where data decides what
+    /// is read, all that it may choose from.
     pub reads: Slice,
+    /// First index along the axis that segments divide (the first key of a block of attention); zero where the
+    /// operation has no use for it.
+    pub position: u64,
 }
 
 /// One instruction of a lane.
@@ -103,8 +120,11 @@ pub struct Lane {
 /// Bytes that the transport carries to another rank, with the signal that covers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// What is read, in this rank's memory; may be empty.
+    /// What is read, in this rank's memory; may be empty. Where `count` is given, at most its rows.
     pub source: Span,
+    /// Where the number of rows that are really carried is found, as a u64 in this rank's memory, once the posting
+    /// instruction's waits hold. Zero rows still signal. The ticket carries the number.
+    pub count: Option<Span>,
     /// Where it lands; of the source's shape. Its rank is the target even when it is empty.
     pub target: Span,
     /// The cell of the target rank that the put fills once its bytes are visible there. A cell filled by a put has
@@ -112,6 +132,13 @@ pub struct Put {
     pub cell: CellId,
     /// The cell of this rank that rises by one once the source has been read.
     pub retired: Option<CellId>,
+}
+
+impl Put {
+    /// A put of no bytes: the signal alone.
+    pub const fn signal(from: Rank, to: Rank, cell: CellId) -> Put {
+        Put { source: Span::empty(from), count: None, target: Span::empty(to), cell, retired: None }
+    }
 }
 
 /// Where a rectangle of a global tensor lives on this rank.
@@ -180,6 +207,11 @@ impl Program {
     /// The cells that a segment waits for.
     pub fn waits(&self, segment: &Segment) -> &[CellId] {
         of(&self.waits, &segment.waits)
+    }
+
+    /// The cells of which data picks those that a segment waits for.
+    pub fn picked(&self, segment: &Segment) -> &[CellId] {
+        of(&self.waits, &segment.picked)
     }
 
     /// The spans that a segment reads.

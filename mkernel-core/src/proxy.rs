@@ -55,6 +55,8 @@ pub struct Progress {
 struct Entry {
     post: Post,
     cell: Cell,
+    /// Whether the ticket says how many rows are carried.
+    is_counted: bool,
     retired: Option<CellId>,
     role: RoleName,
     lane: LaneId,
@@ -139,18 +141,22 @@ impl<T: Transport> Proxy<T> {
         polled.map_err(|error| self.failed(&error))
     }
 
-    /// The put of a ticket with the value that its cell takes in the ticket's epoch.
+    /// The put of a ticket with the rows that it carries and the value that its cell takes in the ticket's epoch.
     fn resolve(&mut self, ticket: Ticket) -> Result<Post, Fault> {
         let round = self.tickets.checked_div(self.entries.len() as u64).unwrap_or(0);
         let Some(entry) = self.entries.get_mut(ticket.put() as usize) else {
             return Err(Fault::new(FaultKind::Transport, self.rank));
         };
-        if entry.tickets != round {
+        let mut post = entry.post;
+        let rows = if entry.is_counted { ticket.argument() } else { post.source.rows };
+        if entry.tickets != round || rows > post.source.rows {
             return Err(entry.fault(self.rank));
         }
         entry.tickets += 1;
         self.tickets += 1;
-        Ok(Post { value: entry.cell.full(self.first_epoch.wrapping_add(round)), ..entry.post })
+        (post.source.rows, post.target.rows) = (rows, rows);
+        post.value = entry.cell.full(self.first_epoch.wrapping_add(round));
+        Ok(post)
     }
 
     fn failed(&self, error: &TransportError) -> Fault {
@@ -184,6 +190,7 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
         entries[id.0 as usize] = Some(Entry {
             post,
             cell: *target.cell(put.cell),
+            is_counted: put.count.is_some(),
             retired: put.retired,
             role: program.lanes[usize::from(lane.0)].role,
             lane,
@@ -197,16 +204,17 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{LaneBuilder, ProgramBuilder};
-    use crate::program::Put;
-    use crate::region::Span;
+    use crate::builder::{LaneBuilder, ProgramBuilder, Step};
+    use crate::program::{Law, Placement, Put};
+    use crate::region::{RegionId, Span};
     use crate::role::Role;
     use crate::signal::Born;
     use crate::transport::{Contract, Ordering, Signalling};
     use crate::validate::validate;
     use crate::world::World;
 
-    /// Two puts to rank 1, each with a cell of its own and one counter of retired sources.
+    /// Two puts to rank 1, each with a cell of its own and one counter of retired sources; the second carries up to four
+    /// rows, as its ticket says.
     struct TwoPuts;
 
     impl Role for TwoPuts {
@@ -215,10 +223,31 @@ mod tests {
         }
 
         fn fill(&self, lane: &mut LaneBuilder<'_>) {
-            for cell in [CellId(0), CellId(1)] {
-                let (source, target) = (Span::empty(Rank(0)), Span::empty(Rank(1)));
-                lane.put(&[], Put { source, target, cell, retired: Some(CellId(2)) });
-            }
+            let empty = Put { retired: Some(CellId(2)), ..Put::signal(Rank(0), Rank(1), CellId(0)) };
+            let (source, target) = (rows(Rank(0)), rows(Rank(1)));
+            let count = Some(Span::flat(Rank(0), RegionId(0), 8, 8));
+            lane.put(&[], empty);
+            // The credit: the target's memory is free for the next epoch.
+            lane.put(&[CellId(3)], Put { source, count, target, cell: CellId(1), ..empty });
+            lane.push(Op::Release, Step::new(&[CellId(2)], &[]), &[], &[]);
+        }
+    }
+
+    /// Four rows of two bytes.
+    fn rows(rank: Rank) -> Span {
+        Span { rank, region: RegionId(0), offset: 0, rows: 4, row_bytes: 2, stride: 2 }
+    }
+
+    /// Gives what landed back.
+    struct Credit;
+
+    impl Role for Credit {
+        fn name(&self) -> RoleName {
+            RoleName::Send
+        }
+
+        fn fill(&self, lane: &mut LaneBuilder<'_>) {
+            lane.put(&[CellId(1)], Put::signal(Rank(1), Rank(0), CellId(3)));
         }
     }
 
@@ -229,6 +258,7 @@ mod tests {
         bad: Option<u64>,
         flights: Vec<Post>,
         seen: Vec<(u64, u64)>,
+        rows: Vec<u32>,
     }
 
     impl Transport for Fake {
@@ -246,6 +276,7 @@ mod tests {
             }
             self.flights.push(*post);
             self.seen.push((post.token, post.value));
+            self.rows.push(post.target.rows);
             Ok(())
         }
 
@@ -259,12 +290,20 @@ mod tests {
         let world = World::new(&[1, 1]).unwrap();
         let programs = world.ranks().map(|rank| {
             let mut builder = ProgramBuilder::new(&world, rank);
-            let arrivals = u32::from(rank == Rank(1));
-            builder.cell(arrivals, Born::Empty);
-            builder.cell(arrivals, Born::Full);
-            builder.cell(2 * (1 - arrivals), Born::Empty);
+            let (sends, lands) = (u32::from(rank == Rank(0)), u32::from(rank == Rank(1)));
+            builder.region("rows", 16);
+            builder.cell(lands, Born::Empty);
+            builder.cell(lands, Born::Empty);
+            builder.cell(2 * sends, Born::Empty);
+            builder.cell(sends, Born::Full);
             if rank == Rank(0) {
+                let span = Span::flat(rank, RegionId(0), 0, 16);
+                builder.input(Placement { tensor: "rows", span, row: 0, column: 0 });
                 builder.lane(&TwoPuts, 1);
+                builder.law(Law { inter_out: 8, inter_in: 0 });
+            } else {
+                builder.lane(&Credit, 1);
+                builder.law(Law { inter_out: 0, inter_in: 8 });
             }
             builder.finish()
         });
@@ -284,7 +323,7 @@ mod tests {
             assert_eq!(progress.is_held, left > 0);
         }
         let values: Vec<_> = proxy.transport().seen.clone();
-        assert_eq!(values, [(1, 9), (0, 8), (0, 9), (1, 10)]);
+        assert_eq!(values, [(1, 8), (0, 8), (0, 9), (1, 9)]);
         assert_eq!(retired, [CellId(2); 4]);
     }
 
@@ -293,7 +332,7 @@ mod tests {
         let mut proxy = proxy(u64::MAX, Fake { room: 9, ..Fake::default() });
         let mut queue = tickets(&[0, 1, 0, 1]);
         proxy.step(|| queue.next(), &mut Vec::new()).unwrap();
-        assert_eq!(proxy.transport().seen, [(0, 0), (1, 1), (0, 1), (1, 2)]);
+        assert_eq!(proxy.transport().seen, [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }
 
     #[test]
@@ -302,6 +341,18 @@ mod tests {
         let mut queue = tickets(&[0, 1]);
         let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
         assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
+    }
+
+    #[test]
+    fn a_counted_put_carries_the_rows_of_its_ticket_and_never_more_than_planned() {
+        let mut proxy = proxy(0, Fake { room: 9, ..Fake::default() });
+        for (argument, carried) in [(3, Some(3)), (0, Some(0)), (5, None)] {
+            let mut queue = [Ticket::new(0, 0).unwrap(), Ticket::new(1, argument).unwrap()].into_iter();
+            proxy.transport.rows.clear();
+            let result = proxy.step(|| queue.next(), &mut Vec::new());
+            assert_eq!(result.is_ok(), carried.is_some());
+            assert_eq!(proxy.transport().rows, [0].into_iter().chain(carried).collect::<Vec<_>>());
+        }
     }
 
     #[test]

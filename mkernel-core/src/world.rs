@@ -158,6 +158,14 @@ impl World {
         Rank(self.starts[node.0 as usize] + index % self.gpus(node))
     }
 
+    /// The ranks of other nodes whose rail on this rank's node is `rank`, nearest following node first.
+    pub fn rail_sources(&self, rank: Rank) -> impl Iterator<Item = Rank> + use<'_> {
+        let (index, gpus) = (self.index_of(rank), self.gpus(self.node_of(rank)));
+        self.other_nodes(rank).flat_map(move |node| {
+            self.ranks_of(node).filter(move |r| (r - self.ranks_of(node).start) % gpus == index).map(Rank)
+        })
+    }
+
     /// Whether both ranks are on one node.
     pub fn same_node(&self, a: Rank, b: Rank) -> bool {
         self.node_of(a) == self.node_of(b)
@@ -221,6 +229,13 @@ mod tests {
         assert_eq!(world.node_peers(Rank(1)).collect::<Vec<_>>(), [Rank(2), Rank(0)]);
         assert_eq!(world.other_nodes(Rank(4)).collect::<Vec<_>>(), [Node(2), Node(0)]);
         assert_eq!(world.to_string(), "3+2+1");
+        for rank in world.ranks() {
+            for source in world.rail_sources(rank) {
+                assert_eq!(world.rail(world.node_of(rank), world.index_of(source)), rank);
+            }
+        }
+        let sources: usize = world.ranks().map(|r| world.rail_sources(r).count()).sum();
+        assert_eq!(sources, 6 * 2, "every rank has one rail on each other node");
     }
 
     #[test]

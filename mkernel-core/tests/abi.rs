@@ -78,11 +78,6 @@ fn every_layout_compiles_without_a_header() {
 }
 
 #[test]
-fn the_text_also_compiles_after_stddef() {
-    compile(&format!("#include <cstddef>\n{}", text())).unwrap();
-}
-
-#[test]
 fn both_sides_agree_on_values() {
     let checks = format!(
         "static_assert(TicketBits::LAP_SHIFT == {}u, \"\");\n\

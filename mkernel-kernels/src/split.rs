@@ -5,7 +5,7 @@
 //! far. For independent roles with divisible work this greedy choice is optimal: a role is only ever given an SM when
 //! it bounds the whole. Roles that finish early help the next lane, so an error of one or two SMs costs little.
 
-use mkernel_core::RoleName;
+use mkernel_core::{Instruction, Op, Program, RoleName, Span};
 
 use crate::operator::PlanError;
 use crate::profile::Profile;
@@ -53,6 +53,26 @@ impl Work {
     /// `tickets` handed to the proxy: one SM keeps any NIC busy.
     pub fn tickets(role: RoleName, tickets: f64, profile: &Profile) -> Work {
         Work { role, seconds: tickets * profile.ticket, useful: 1 }
+    }
+}
+
+/// The modelled work of one instruction of `program` in a lane of `role`.
+pub fn cost(program: &Program, instruction: &Instruction, role: RoleName, profile: &Profile) -> Work {
+    let moved = |spans: &[Span]| spans.iter().map(|s| s.bytes() as f64).sum::<f64>();
+    let segments = program.segments(instruction).iter().map(|s| program.reads(s));
+    match instruction.op {
+        Op::Gemm { input, .. } => {
+            // Rows of A and C, columns of B and C, and the length summed over.
+            let product = |reads: &[Span]| match reads {
+                [a, b] => f64::from(a.rows) * f64::from(b.rows) * (b.row_bytes / input.bytes()) as f64,
+                _ => 0.0,
+            };
+            Work::flops(role, 2.0 * segments.map(product).sum::<f64>(), profile)
+        }
+        Op::Copy => Work::copies(role, moved(program.writes(instruction)), profile),
+        Op::Reduce { .. } => Work::copies(role, segments.map(moved).sum(), profile),
+        Op::Put(_) => Work::tickets(role, 1.0, profile),
+        Op::Release => Work { role, seconds: 0.0, useful: 1 },
     }
 }
 

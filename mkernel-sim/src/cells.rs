@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
 use mkernel_core::signal::reached;
-use mkernel_core::{CellId, LaneId, Rank, RoleName, Verified};
+use mkernel_core::validate::At;
+use mkernel_core::{CellId, Rank, Verified};
 
 /// The cells of every rank of the world.
 #[derive(Debug)]
@@ -34,19 +35,10 @@ struct RankCells {
 /// An instruction that waits for one cell of its rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
-    pub(crate) place: Place,
+    pub(crate) place: At,
     pub(crate) cell: CellId,
     pub(crate) wanted: u64,
     pub(crate) wake: Wake,
-}
-
-/// Where an instruction is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) rank: Rank,
-    pub(crate) role: RoleName,
-    pub(crate) lane: LaneId,
-    pub(crate) instruction: u32,
 }
 
 /// How a waiter is woken.
@@ -109,7 +101,7 @@ impl Cells {
     }
 
     /// Strikes off a waiter that gives up.
-    pub(crate) fn delist(&self, place: Place) {
+    pub(crate) fn delist(&self, place: At) {
         let rank = self.of(place.rank);
         let mut waiters = lock(&rank.waiters);
         let before = waiters.len();

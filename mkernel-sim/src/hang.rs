@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 
+use mkernel_core::validate::At;
 use mkernel_core::{Born, CellId, Fault, FaultKind, LaneId, Op, Program, Rank};
 
-use crate::cells::{Place, Waiter};
+use crate::cells::Waiter;
 use crate::host::Host;
 
 /// How far an instruction is in this launch.
@@ -37,8 +38,17 @@ struct Suspect {
     peer: Option<Rank>,
 }
 
-/// The fault of a launch in which nothing goes on; `stalled` is an instruction that stands still if nothing waits.
-pub(crate) fn root(host: &Host, state: &dyn Fn(Rank, LaneId, u32) -> State, stalled: Option<&Place>) -> Fault {
+/// The fault of a launch in which nothing goes on. `pushing` is an instruction whose ticket finds no slot: then the proxy
+/// is the cause. `held` is any instruction that a CTA holds, for when nothing waits.
+pub(crate) fn root(
+    host: &Host,
+    state: &dyn Fn(Rank, LaneId, u32) -> State,
+    pushing: Option<At>,
+    held: Option<At>,
+) -> Fault {
+    if let Some(place) = pushing {
+        return at_place(FaultKind::FifoFull, place);
+    }
     let waiters = host.cells.waiters();
     let lanes: Vec<_> = waiters.iter().map(|w| (w.place.rank, w.place.lane)).collect();
     let places: Vec<_> = waiters.iter().map(|w| w.place).collect();
@@ -49,7 +59,7 @@ pub(crate) fn root(host: &Host, state: &dyn Fn(Rank, LaneId, u32) -> State, stal
         by_cell.entry((suspect.waiter.place.rank, suspect.waiter.cell)).or_default().push(index);
     }
     for program in host.verified.programs() {
-        contributions(program, &mut |place, rank, cell| {
+        contributions(program, &mut |place, (rank, cell), peer| {
             let evidence = match state(place.rank, place.lane, place.instruction) {
                 State::Retired => Evidence::Lost,
                 State::Running if !places.contains(&place) => Evidence::Stalled,
@@ -68,7 +78,7 @@ pub(crate) fn root(host: &Host, state: &dyn Fn(Rank, LaneId, u32) -> State, stal
                     _ => suspect.peer.is_none(),
                 };
                 if is_better {
-                    (suspect.evidence, suspect.peer) = (evidence, Some(place.rank));
+                    (suspect.evidence, suspect.peer) = (evidence, Some(peer));
                 }
             }
         });
@@ -76,12 +86,12 @@ pub(crate) fn root(host: &Host, state: &dyn Fn(Rank, LaneId, u32) -> State, stal
     let key = |s: &&Suspect| (s.evidence, s.waiter.place.rank, s.waiter.place.lane, s.waiter.place.instruction);
     match suspects.iter().min_by_key(key) {
         Some(suspect) => unmet(host, &suspect.waiter, suspect.peer),
-        None => stalled.map_or(Fault::new(FaultKind::Deadline, Rank(0)), |place| at_place(FaultKind::Deadline, *place)),
+        None => held.map_or(Fault::new(FaultKind::Deadline, Rank(0)), |place| at_place(FaultKind::Deadline, place)),
     }
 }
 
 /// A fault of one instruction.
-pub(crate) fn at_place(kind: FaultKind, place: Place) -> Fault {
+pub(crate) fn at_place(kind: FaultKind, place: At) -> Fault {
     let (role, lane, instruction) = (Some(place.role), Some(place.lane), Some(place.instruction));
     Fault { role, lane, instruction, ..Fault::new(kind, place.rank) }
 }
@@ -92,19 +102,20 @@ fn unmet(host: &Host, waiter: &Waiter, peer: Option<Rank>) -> Fault {
     Fault { cell, wanted, seen, peer, ..at_place(FaultKind::Deadline, waiter.place) }
 }
 
-/// Every cell that an instruction of `program` raises, itself or through its put.
-fn contributions(program: &Program, each: &mut dyn FnMut(Place, Rank, CellId)) {
+/// Every cell that an instruction of `program` raises, itself or through its put, with the rank that is to blame if it
+/// retires and the cell does not rise: for `retired`, the target that does not take the put.
+fn contributions(program: &Program, each: &mut dyn FnMut(At, (Rank, CellId), Rank)) {
     for (lane, index, instruction) in program.instructions() {
         let role = program.lanes[usize::from(lane.0)].role;
-        let place = Place { rank: program.rank, role, lane, instruction: index };
+        let place = At { rank: program.rank, role, lane, instruction: index };
         for signal in program.signals(instruction) {
-            each(place, signal.rank, signal.cell);
+            each(place, (signal.rank, signal.cell), place.rank);
         }
         if let Op::Put(id) = instruction.op {
             let put = program.put(id);
-            each(place, put.target.rank, put.cell);
+            each(place, (put.target.rank, put.cell), place.rank);
             if let Some(cell) = put.retired {
-                each(place, program.rank, cell);
+                each(place, (program.rank, cell), put.target.rank);
             }
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct Loopback {
     flights: Vec<Flight>,
     posted: u64,
     payload: Vec<u8>,
+    /// What may be delivered next; kept for its memory alone.
+    options: Vec<(usize, Delivery)>,
 }
 
 /// One put in flight.
@@ -44,7 +46,7 @@ struct Flight {
 }
 
 /// One delivery of one flight.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Delivery {
     Land,
     Signal,
@@ -54,13 +56,14 @@ enum Delivery {
 impl Loopback {
     pub(crate) fn new(host: Arc<Host>, rank: Rank, network: &Network, seed: u64) -> Loopback {
         let random = fastrand::Rng::with_seed(seed ^ u64::from(rank.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let (flights, payload) = (Vec::new(), Vec::new());
-        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, payload }
+        let (flights, payload, options) = (Vec::new(), Vec::new(), Vec::new());
+        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, payload, options }
     }
 
-    /// Whether a later poll may deliver something.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.flights.iter().any(|f| !f.is_lost)
+    /// Whether another step of the proxy may do something: deliver, or post what waits if anything `waits`.
+    pub(crate) fn can_go_on(&self, waits: bool) -> bool {
+        let has_room = self.flights.len() < self.network.depth.max(1);
+        waits && has_room || self.flights.iter().any(|f| !f.is_lost)
     }
 
     fn has(&self, injection: Injection) -> bool {
@@ -84,7 +87,8 @@ impl Loopback {
     fn choose(&mut self) -> Option<(usize, Delivery)> {
         let in_order = self.network.ordering == Ordering::InOrder;
         let next = self.flights.iter().position(|f| !f.is_lost && !f.is_signalled);
-        let mut options = Vec::new();
+        let options = &mut self.options;
+        options.clear();
         for (index, flight) in self.flights.iter().enumerate().filter(|(_, f)| !f.is_lost) {
             if !flight.is_signalled && (!in_order || next == Some(index)) {
                 options.push((index, if flight.pieces.is_empty() { Delivery::Signal } else { Delivery::Land }));
@@ -93,7 +97,7 @@ impl Loopback {
                 options.push((index, Delivery::Retire));
             }
         }
-        self.random.choice(options)
+        self.random.choice(options.iter().copied())
     }
 
     fn deliver(&mut self, index: usize, delivery: Delivery, retired: &mut Vec<u64>) -> Result<(), TransportError> {

@@ -6,9 +6,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mkernel_core::executor::LaneStats;
+use mkernel_core::validate::At;
 use mkernel_core::{Instruction, Lane, LaneId, Program, Rank, Verified};
-
-use crate::cells::Place;
 
 /// One CTA of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +70,9 @@ pub(crate) fn claim_onward(claims: &Claims, program: &Program, lane: LaneId) -> 
 }
 
 /// An instruction and its place.
-pub(crate) fn at(program: &Program, lane: LaneId, index: usize) -> (Place, &Instruction) {
+pub(crate) fn at(program: &Program, lane: LaneId, index: usize) -> (At, &Instruction) {
     let l = &program.lanes[usize::from(lane.0)];
-    (Place { rank: program.rank, role: l.role, lane, instruction: index as u32 }, &l.instructions[index])
+    (At { rank: program.rank, role: l.role, lane, instruction: index as u32 }, &l.instructions[index])
 }
 
 /// Empty statistics of every lane of a program.

@@ -13,7 +13,8 @@ mod proxy;
 use std::sync::Arc;
 
 use mkernel_core::executor::{LaneStats, TraceEvent};
-use mkernel_core::{Executor, Fault, FaultKind, Rank, Run, Span, Verified};
+use mkernel_core::validate::At;
+use mkernel_core::{Executor, Fault, Rank, Run, Span, Verified};
 
 use crate::error::SimError;
 use crate::hang::{self, State};
@@ -174,21 +175,23 @@ impl<'a> Launch<'a> {
 
     /// Nothing can go on: says where the missing signal is missed first.
     fn hang(&self) -> Fault {
-        let held: Vec<_> = self.ctas.iter().flat_map(CtaAgent::places).collect();
+        // What a CTA has read ahead of its first instruction is behind that one, like what nobody has claimed.
+        let (held, ahead): (Vec<_>, Vec<_>) =
+            self.ctas.iter().flat_map(|c| c.places().enumerate()).partition(|(position, _)| *position == 0);
+        let is = |held: &[(usize, At)], rank, lane, index| {
+            held.iter().any(|(_, p)| (p.rank, p.lane, p.instruction) == (rank, lane, index))
+        };
         let state = |rank: Rank, lane, index| {
-            if !self.claims.is_claimed(rank, lane, index) {
+            if !self.claims.is_claimed(rank, lane, index) || is(&ahead, rank, lane, index) {
                 State::Unclaimed
-            } else if held.iter().any(|p| (p.rank, p.lane, p.instruction) == (rank, lane, index)) {
+            } else if is(&held, rank, lane, index) {
                 State::Running
             } else {
                 State::Retired
             }
         };
-        let mut fault = hang::root(self.host, &state, held.first());
-        if self.ctas.iter().any(CtaAgent::waits_for_ring) && fault.cell.is_none() {
-            fault.kind = FaultKind::FifoFull;
-        }
-        fault
+        let pushing = self.ctas.iter().find(|c| c.waits_for_ring()).and_then(|c| c.places().next());
+        hang::root(self.host, &state, pushing, held.first().map(|(_, place)| *place))
     }
 
     fn report(&mut self) -> Run {

@@ -1,1 +1,46 @@
-//! mkernel
+//! mkernel: a dense operator and the communication around it as one persistent kernel per GPU.
+//!
+//! Make a [`Session`] of a [`World`], ask it for an operator, run it on global tensors:
+//!
+//! ```
+//! use mkernel::{AgGemm, DType, Fill, Options, Session, World};
+//!
+//! let mut session = Session::new(World::uniform(2, 2)?, Options::default());
+//! let problem = AgGemm { m: 64, n: 48, k: 32, dtype: DType::Bf16 };
+//! let inputs = mkernel::inputs(&problem, Fill::Real, 1, 0);
+//! let (outputs, report) = session.operator(problem)?.run(&inputs)?;
+//! assert_eq!(outputs.get("c").map(|c| c.shape()), Some(&[64, 48][..]));
+//! assert_eq!(report.inter_out, report.inter_law);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+/// The program in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
+pub mod bootstrap;
+pub mod check;
+pub mod config;
+pub mod error;
+pub mod file;
+pub mod inputs;
+pub mod instance;
+pub mod outline;
+pub mod report;
+pub mod session;
+pub mod tensor;
+pub mod trace;
+
+mod host;
+
+pub use error::Error;
+pub use inputs::{Fill, inputs};
+pub use instance::Instance;
+pub use outline::outline;
+pub use report::Report;
+pub use session::{Options, Schedule, Session};
+pub use tensor::{Tensor, Tensors};
+
+pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
+pub use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};

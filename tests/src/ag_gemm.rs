@@ -16,16 +16,23 @@ pub struct Case {
     pub gpus: Vec<u32>,
     /// The operator.
     pub op: AgGemm,
+    /// CTAs that are given to roles.
+    pub roles: RoleCtas,
 }
 
 impl Case {
+    /// A problem in a world, its CTAs split by the planner.
+    pub fn new(gpus: &[u32], op: AgGemm) -> Case {
+        Case { gpus: gpus.to_vec(), op, roles: RoleCtas::default() }
+    }
+
     /// Plans every rank.
     ///
     /// # Panics
     /// If the problem cannot be planned.
     pub fn plan(&self) -> Vec<Program> {
         let world = World::new(&self.gpus).expect("a test world is sound");
-        let plan = |rank| self.op.plan(&world, rank, &SMALL_TILES, &RoleCtas::default());
+        let plan = |rank| self.op.plan(&world, rank, &SMALL_TILES, &self.roles);
         world.ranks().map(|rank| plan(rank).expect("a test problem can be planned")).collect()
     }
 

@@ -1,4 +1,5 @@
 //! Every planned AG+GEMM is proved, for any shape and world.
+#![allow(clippy::unwrap_used)]
 
 use mkernel_core::{DType, Program, World, validate};
 use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};

@@ -165,7 +165,8 @@ fn check_sources(program: &Program, cell: CellId, raises: &[Raise]) -> Result<()
 fn check_waits(programs: &[Program]) -> Result<(), Violation> {
     for program in programs {
         for (lane, index, instruction) in program.instructions() {
-            let waits = program.segments(instruction).iter().flat_map(|s| program.waits(s));
+            let waits =
+                program.segments(instruction).iter().flat_map(|s| program.waits(s).iter().chain(program.picked(s)));
             if let Some(&cell) = waits.into_iter().find(|&&c| program.cell(c).arrivals == 0) {
                 return Err(Violation::VacuousWait { at: at(program, lane, index), cell });
             }

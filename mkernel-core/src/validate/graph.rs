@@ -6,11 +6,13 @@
 //!   among them: it may outlive its launch unless something waits for it.
 //! - a segment -> the next of its instruction; a put's last segment -> its transfer.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
-//!   cannot be reached without any one of them.
+//!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
+//!   counts only where a path ends.
 //!
 //! The order of a lane is no edge.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 
 use super::cells::{Contributions, Event, segment_event, transfer_event};
 use super::structure::at;
@@ -50,6 +52,15 @@ pub(super) struct Graph<'a> {
     bases: Vec<u32>,
     /// Events per epoch.
     stride: u32,
+}
+
+/// Where on a path an event stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Something else follows it on the path.
+    Middle,
+    /// The path ends here.
+    End,
 }
 
 /// Nodes visited with early events at hand, before anything that only a launch boundary orders.
@@ -107,8 +118,13 @@ impl<'a> Graph<'a> {
         Party::Host(program.rank)
     }
 
-    /// Calls `visit` for every event that directly precedes `node`.
-    fn predecessors(&self, node: Node, mut visit: impl FnMut(Node)) {
+    /// Calls `visit` for every event that directly precedes `node`, until it breaks.
+    fn predecessors(
+        &self,
+        node: Node,
+        reach: Reach,
+        mut visit: impl FnMut(Node) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let (event, epoch) = self.event(node);
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
@@ -116,31 +132,34 @@ impl<'a> Graph<'a> {
         let transfers = transfer_event(program, 0);
         if event.local == 0 {
             if epoch > 0 {
-                structure.last.iter().for_each(|&s| visit(same(segment_event(s), epoch - 1)));
-                visit(same(0, epoch - 1));
+                visit(same(0, epoch - 1))?;
+                structure.last.iter().try_for_each(|&s| visit(same(segment_event(s), epoch - 1)))?;
             }
-        } else if event.local >= transfers {
-            visit(same(segment_event(structure.posted_by[(event.local - transfers) as usize]), epoch));
-        } else {
-            let segment = event.local - 1;
-            let is_first = structure.first[segment as usize];
-            visit(same(if is_first { 0 } else { event.local - 1 }, epoch));
-            for &cell in program.waits(&program.segments[segment as usize]) {
-                self.raisers(event.program, cell, epoch, &mut visit);
-            }
+            return ControlFlow::Continue(());
         }
+        if event.local >= transfers {
+            return visit(same(segment_event(structure.posted_by[(event.local - transfers) as usize]), epoch));
+        }
+        let segment = event.local - 1;
+        let is_first = structure.first[segment as usize];
+        visit(same(if is_first { 0 } else { event.local - 1 }, epoch))?;
+        let segment = &program.segments[segment as usize];
+        let picked = if reach == Reach::End { program.picked(segment) } else { &[] };
+        program.waits(segment).iter().chain(picked).try_for_each(|&cell| match self.gate(event.program, cell, epoch) {
+            Some((flat, epoch)) => {
+                self.contributions.events(flat).iter().try_for_each(|&raiser| visit(self.node(raiser, epoch)))
+            }
+            None => ControlFlow::Continue(()),
+        })
     }
 
-    /// Calls `visit` for every event that a wait for `cell` in `epoch` needs.
-    fn raisers(&self, program: u32, cell: CellId, epoch: u32, visit: &mut impl FnMut(Node)) {
-        let epoch = match self.programs[program as usize].cell(cell).born {
+    /// The cell behind a wait in `epoch`, over all programs, and the epoch whose contributions the wait needs.
+    fn gate(&self, program: u32, cell: CellId, epoch: u32) -> Option<(u32, u32)> {
+        let needed = match self.programs[program as usize].cell(cell).born {
             Born::Empty => epoch,
-            Born::Full if epoch > 0 => epoch - 1,
-            Born::Full => return,
+            Born::Full => epoch.checked_sub(1)?,
         };
-        for &raiser in self.contributions.events(self.contributions.flat(program, cell)) {
-            visit(self.node(raiser, epoch));
-        }
+        Some((self.contributions.flat(program, cell), needed))
     }
 
     /// Whether a claim holds by launch boundaries alone.
@@ -166,7 +185,7 @@ impl<'a> Graph<'a> {
         claims.sort_by_key(|c| c.after);
         let mut open: Vec<Claim> = Vec::new();
         for group in claims.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], group.iter().map(|c| c.before), NEAR);
+            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), NEAR);
             open.extend(group.iter().filter(|c| !search.found(c.before)));
         }
         let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
@@ -185,14 +204,14 @@ impl<'a> Graph<'a> {
             }
             let starts: Vec<Node> =
                 self.contributions.events(flat).iter().map(|&event| self.node(event, epoch)).collect();
-            search.run(&starts, left.iter().map(|&i| open[i as usize].before), usize::MAX);
+            search.run(&starts, None, left.iter().map(|&i| open[i as usize].before), usize::MAX);
             for i in left {
                 settled[i as usize] = search.found(open[i as usize].before);
             }
         }
         let rest: Vec<Claim> = open.into_iter().zip(settled).filter(|(_, s)| !s).map(|(c, _)| c).collect();
         for group in rest.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], group.iter().map(|c| c.before), usize::MAX);
+            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), usize::MAX);
             if let Some(claim) = group.iter().find(|c| !search.found(c.before)) {
                 return Some(*claim);
             }
@@ -211,16 +230,11 @@ impl<'a> Graph<'a> {
             local if local >= transfers => structure.posted_by[(local - transfers) as usize],
             local => local - 1,
         };
-        let mut gates = Vec::new();
+        let picked = program.picked(&program.segments[segment as usize]);
+        let mut gates: Vec<_> = picked.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)).collect();
         loop {
-            for &cell in program.waits(&program.segments[segment as usize]) {
-                let flat = self.contributions.flat(event.program, cell);
-                match program.cell(cell).born {
-                    Born::Empty => gates.push((flat, epoch)),
-                    Born::Full if epoch > 0 => gates.push((flat, epoch - 1)),
-                    Born::Full => {}
-                }
-            }
+            let waits = program.waits(&program.segments[segment as usize]);
+            gates.extend(waits.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)));
             if structure.first[segment as usize] {
                 return gates;
             }
@@ -270,31 +284,38 @@ impl<'a> Search<'a> {
         self.found[node as usize] == self.round
     }
 
-    /// Walks back from `starts` until all of `wanted` are found, nothing is left, or `limit` nodes were seen. Hosts wait
+    /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
+    /// the event whose past is asked for, if it is among the starts. Hosts wait
     /// until the end: their predecessors are a whole launch.
-    fn run(&mut self, starts: &[Node], wanted: impl Iterator<Item = Node>, limit: usize) {
+    fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
         let round = self.round;
         let mut missing = 0;
         for node in wanted {
             missing += usize::from(std::mem::replace(&mut self.wanted[node as usize], round) != round);
         }
-        let (mut near, mut hosts, mut seen) = (starts.to_vec(), Vec::new(), 0);
+        let (mut near, mut hosts, mut seen) = (VecDeque::from(starts.to_vec()), VecDeque::new(), 0);
         for &start in starts {
             self.visited[start as usize] = round;
             missing -= usize::from(self.mark(start));
         }
+        let graph = self.graph;
         while missing > 0 && seen < limit {
-            let Some(node) = near.pop().or_else(|| hosts.pop()) else { return };
-            let graph = self.graph;
-            graph.predecessors(node, |p| {
+            let Some(node) = near.pop_front().or_else(|| hosts.pop_front()) else { return };
+            let reach = if Some(node) == end { Reach::End } else { Reach::Middle };
+            let _ = graph.predecessors(node, reach, |p| {
                 if std::mem::replace(&mut self.visited[p as usize], round) == round {
-                    return;
+                    return ControlFlow::Continue(());
                 }
                 seen += 1;
                 missing -= usize::from(self.mark(p));
                 let is_host = graph.event(p).0.local == 0;
-                if is_host { hosts.push(p) } else { near.push(p) }
+                if is_host {
+                    hosts.push_back(p)
+                } else {
+                    near.push_back(p)
+                }
+                if missing > 0 && seen < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
         }
     }

@@ -65,6 +65,9 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
             if let Op::Put(id) = instruction.op {
                 let (put, transfer) = (program.put(id), event(transfer_event(program, id.0)));
                 add(&put.source, transfer, Kind::Read, 0);
+                if let Some(count) = &put.count {
+                    add(count, event(segment_event(instruction.segments.end - 1)), Kind::Read, 0);
+                }
                 add(&put.target, transfer, Kind::Write, 0);
             }
         }
@@ -176,7 +179,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
     let mut subjects: Vec<(CellId, Event, Event)> = Vec::new();
     for (segment, s) in program.segments.iter().enumerate() {
         let waiter = Event { program: index as u32, local: segment_event(segment as u32) };
-        for &cell in program.waits(s) {
+        for &cell in program.waits(s).iter().chain(program.picked(s)) {
             // A credit is filled in an epoch for the wait of the next one.
             let shift = u32::from(program.cell(cell).born == Born::Empty);
             for &raiser in graph.contributions.events(graph.contributions.flat(index as u32, cell)) {

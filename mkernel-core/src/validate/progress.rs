@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         let position = self.positions[index as usize][usize::from(lane)];
         let instruction = &program.lanes[usize::from(lane)].instructions[position.instruction as usize];
         let segment = &program.segments(instruction)[position.segment as usize];
-        program.waits(segment).iter().copied().find(|&cell| {
+        program.waits(segment).iter().chain(program.picked(segment)).copied().find(|&cell| {
             let wanted = program.cell(cell).threshold(u64::from(position.epoch));
             !reached(self.values[self.contributions.flat(index, cell) as usize], wanted)
         })

@@ -2,6 +2,7 @@
 
 use super::find;
 use super::violation::{At, LaneFault, Malformed, Party, Violation};
+use crate::dtype::DType;
 use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
 use crate::region::Span;
 use crate::signal::CellId;
@@ -76,10 +77,11 @@ fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) ->
         return Err(Malformed::NoSegment);
     }
     for segment in segments {
-        if !inside(&segment.waits, program.waits.len()) || !inside(&segment.reads, program.spans.len()) {
+        let waits = inside(&segment.waits, program.waits.len()) && inside(&segment.picked, program.waits.len());
+        if !waits || !inside(&segment.reads, program.spans.len()) {
             return Err(Malformed::Slice);
         }
-        if program.waits(segment).iter().any(|c| c.0 as usize >= program.cells.len()) {
+        if program.waits(segment).iter().chain(program.picked(segment)).any(|c| c.0 as usize >= program.cells.len()) {
             return Err(Malformed::Cell);
         }
     }
@@ -126,6 +128,7 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
                 _ => Err(Malformed::Arity),
             })
         }
+        Op::Reduce { narrow, output } => check_reduce(program, i, narrow, output),
         Op::Gemm { input, output } => {
             let [c] = writes else { return Err(Malformed::Arity) };
             let (input, output) = (input.bytes(), output.bytes());
@@ -145,7 +148,30 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
     }
 }
 
+/// Sources of the written span's shape, each in f32 or in the narrow type.
+fn check_reduce(program: &Program, i: &Instruction, narrow: DType, output: DType) -> Result<(), Malformed> {
+    let [write] = program.writes(i) else { return Err(Malformed::Arity) };
+    if !elements(write, output.bytes()) {
+        return Err(Malformed::Stride);
+    }
+    let columns = write.row_bytes / output.bytes();
+    program.segments(i).iter().try_for_each(|segment| {
+        let [read] = program.reads(segment) else { return Err(Malformed::Arity) };
+        let element = [DType::F32, narrow].into_iter().map(DType::bytes).find(|e| e * columns == read.row_bytes);
+        match element {
+            Some(element) if !elements(read, element) => Err(Malformed::Stride),
+            Some(_) if read.rows == write.rows => Ok(()),
+            _ => Err(Malformed::Shape),
+        }
+    })
+}
+
 fn check_put(program: &Program, put: &Put) -> Result<(), Malformed> {
+    if let Some(count) = put.count
+        && (count.rank != program.rank || count.bytes() != 8 || count.rows != 1 || count.offset % 8 != 0)
+    {
+        return Err(Malformed::Shape);
+    }
     if put.source.rank != program.rank || put.target.rank.0 >= program.world.size() {
         return Err(Malformed::Reach);
     }
@@ -189,6 +215,9 @@ pub(super) fn check_bounds(programs: &[Program]) -> Result<(), Violation> {
             if let Op::Put(id) = instruction.op {
                 let put = program.put(id);
                 check_span(programs, &put.source, Party::Transfer(at))?;
+                if let Some(count) = &put.count {
+                    check_span(programs, count, Party::Instruction(at))?;
+                }
                 check_span(programs, &put.target, Party::Transfer(at))?;
                 cells.push((put.target.rank, put.cell));
             }

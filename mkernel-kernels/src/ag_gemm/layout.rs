@@ -160,12 +160,7 @@ impl<'a> Layout<'a> {
 
     /// Sources of other nodes whose chunks land on this rank.
     pub(super) fn landing_sources(&self) -> impl Iterator<Item = Rank> + '_ {
-        let index = self.world.index_of(self.rank);
-        let gpus = self.world.gpus(self.node);
-        self.world.other_nodes(self.rank).flat_map(move |node| {
-            let ranks = self.world.ranks_of(node);
-            (0..ranks.end - ranks.start).filter(move |i| i % gpus == index).map(move |i| Rank(ranks.start + i))
-        })
+        self.world.rail_sources(self.rank)
     }
 
     // Cells, by the same formula on every rank.

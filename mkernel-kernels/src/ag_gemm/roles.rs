@@ -76,7 +76,7 @@ impl Compute<'_> {
         let reads = [l.a_rows(l.rank, rows.0, rows.1), l.b(columns.0, columns.1)];
         let op = Op::Gemm { input: l.problem.dtype, output: l.problem.dtype };
         let done = Signal { rank: l.rank, cell: l.done(), amount: 1 };
-        lane.push(op, Step { waits: &waits, reads: &reads }, &[l.c(rows.0, rows.1, columns.0, columns.1)], &[done]);
+        lane.push(op, Step::new(&waits, &reads), &[l.c(rows.0, rows.1, columns.0, columns.1)], &[done]);
     }
 
     /// Once every tile and forward has read the landing memory and everything has landed: gives it back, with a credit
@@ -98,7 +98,7 @@ impl Compute<'_> {
         let mut signals = vec![Signal { rank: l.rank, cell: l.free(), amount: 1 }];
         let writers = l.world.node_peers(l.rank).filter(|&p| l.writes_to_peers(p));
         signals.extend(writers.map(|p| Signal { rank: p, cell: l.peer_credit(l.rank), amount: 1 }));
-        lane.push(Op::Release, Step { waits: &waits, reads: &[] }, &spans, &signals);
+        lane.push(Op::Release, Step::new(&waits, &[]), &spans, &signals);
     }
 }
 
@@ -131,11 +131,11 @@ impl Intra<'_> {
         let here = Signal { rank: peer, cell: l.here(chunk), amount: 1 };
         let (read, write) = (l.a_rows(l.rank, chunk.start, chunk.end), l.a_rows(peer, chunk.start, chunk.end));
         if chunk.source == l.rank {
-            lane.push(Op::Copy, Step { waits: &[l.peer_credit(peer)], reads: &[read] }, &[write], &[here]);
+            lane.push(Op::Copy, Step::new(&[l.peer_credit(peer)], &[read]), &[write], &[here]);
         } else {
             let done = Signal { rank: l.rank, cell: l.done(), amount: 1 };
             let waits = [l.peer_credit(peer), l.here(chunk)];
-            lane.push(Op::Copy, Step { waits: &waits, reads: &[read] }, &[write], &[here, done]);
+            lane.push(Op::Copy, Step::new(&waits, &[read]), &[write], &[here, done]);
         }
     }
 }
@@ -155,6 +155,7 @@ impl Role for Send<'_> {
                     source: l.a_rows(l.rank, chunk.start, chunk.end),
                     target: l.a_rows(target, chunk.start, chunk.end),
                     cell: l.here(&chunk),
+                    count: None,
                     retired: Some(l.sent()),
                 };
                 lane.put(&[l.rail_credit(l.rank, node)], put);
@@ -162,12 +163,12 @@ impl Role for Send<'_> {
         }
         for source in l.landing_sources().filter(|&s| l.chunk_count(s) > 0) {
             let cell = l.rail_credit(source, l.node);
-            let put = Put { source: Span::empty(l.rank), target: Span::empty(source), cell, retired: None };
+            let put = Put::signal(l.rank, source, cell);
             lane.put(&[l.free()], put);
         }
         if l.bulk_puts() > 0 {
             // The launch ends here only once the NIC has read every source: the host may rewrite A then.
-            lane.push(Op::Release, Step { waits: &[l.sent()], reads: &[] }, &[], &[]);
+            lane.push(Op::Release, Step::new(&[l.sent()], &[]), &[], &[]);
         }
     }
 }

@@ -7,6 +7,8 @@
 mod copy;
 mod float;
 mod gemm;
+pub(crate) mod put;
+mod reduce;
 mod release;
 
 use mkernel_core::{Op, Program, Rank, Span};
@@ -39,6 +41,7 @@ pub(crate) trait Kernel {
 pub(crate) struct Kernels {
     copy: copy::Copy,
     gemm: gemm::Gemm,
+    reduce: reduce::Reduce,
     release: release::Release,
 }
 
@@ -49,6 +52,7 @@ impl Kernels {
             Op::Put(_) => None,
             Op::Copy => Some(&mut self.copy),
             Op::Gemm { .. } => Some(&mut self.gemm),
+            Op::Reduce { .. } => Some(&mut self.reduce),
             Op::Release => Some(&mut self.release),
         }
     }

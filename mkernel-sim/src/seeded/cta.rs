@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 
 use mkernel_core::executor::{Activity, TraceEvent};
 use mkernel_core::signal::reached;
-use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op, Ticket};
+use mkernel_core::validate::At;
+use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op};
 
 use super::Launch;
-use crate::cells::{Place, Waiter, Wake};
+use crate::cells::{Waiter, Wake};
 use crate::network::Fate;
-use crate::ops::{Kernels, Task};
+use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
 
 /// Instructions that a CTA has claimed and not completed.
@@ -31,10 +32,12 @@ pub(super) struct CtaAgent {
 /// An instruction in progress.
 #[derive(Debug)]
 struct Slot {
-    place: Place,
+    place: At,
     kernels: Kernels,
     /// Segments read.
     segments: usize,
+    /// Waits of the next segment that hold: counters only rise, so they go on to hold.
+    waits: usize,
     is_written: bool,
     /// Signals raised.
     signals: usize,
@@ -66,7 +69,7 @@ impl CtaAgent {
     }
 
     /// The instructions that it holds.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    pub(super) fn places(&self) -> impl Iterator<Item = At> + '_ {
         self.slots.iter().map(|s| s.place)
     }
 
@@ -84,11 +87,7 @@ impl Launch<'_> {
             return Ok(Outcome::Progress);
         }
         if self.ctas[agent].slots.is_empty() {
-            let network = &self.options.network;
-            let cta = &self.ctas[agent];
-            // A CTA that an injection stops never exits; `claim` has given it the instruction to stop at, if any is left.
-            let lives = network.fate(cta.cta.rank, cta.cta.number, cta.started) == Fate::Lives;
-            return Ok(if lives { Outcome::Done } else { Outcome::Blocked });
+            return Ok(Outcome::Done);
         }
         if self.is_stopped(agent) {
             return Ok(Outcome::Blocked);
@@ -148,7 +147,7 @@ impl Launch<'_> {
         if let Some(kernel) = kernels.of(&instruction.op) {
             kernel.begin(&Task::new(self.host, program, instruction));
         }
-        cta.slots.push_back(Slot { place, kernels, segments: 0, is_written: false, signals: 0 });
+        cta.slots.push_back(Slot { place, kernels, segments: 0, waits: 0, is_written: false, signals: 0 });
         Ok(true)
     }
 
@@ -166,23 +165,25 @@ impl Launch<'_> {
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
-            for &cell in program.waits(segment) {
+            for &cell in program.waits(segment).iter().chain(program.picked(segment)).skip(slot.waits) {
                 let wanted = program.cell(cell).threshold(epoch);
                 if !reached(self.host.cells.seen(place.rank, cell), wanted) {
                     return Attempt::Waits(cell, wanted);
                 }
+                slot.waits += 1;
             }
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
                 kernel.segment(&task, slot.segments, program.reads(segment));
             }
             slot.segments += 1;
+            slot.waits = 0;
         } else if !earlier.is_empty() {
             return Attempt::NotNow;
         } else if !slot.is_written {
             slot.is_written = true;
             match (instruction.op, slot.kernels.of(&instruction.op)) {
-                (Op::Put(put), _) => {
-                    let ticket = Ticket::new(put.0.into(), 0).expect("validate proved that put numbers fit a ticket");
+                (Op::Put(id), _) => {
+                    let ticket = put::ticket(self.host, program, id);
                     let rank = place.rank.0 as usize;
                     slot.is_written = self.proxies[rank].push(ticket, agent);
                     self.ctas[agent].waits_for_ring = !slot.is_written;
@@ -230,7 +231,7 @@ impl Launch<'_> {
         }
     }
 
-    fn note(&mut self, agent: usize, place: Place, what: Activity, steps: u64) {
+    fn note(&mut self, agent: usize, place: At, what: Activity, steps: u64) {
         let stats = &mut self.stats[place.rank.0 as usize][usize::from(place.lane.0)];
         *(if what == Activity::Work { &mut stats.busy_us } else { &mut stats.wait_us }) += steps as f64;
         if self.options.trace {

@@ -72,6 +72,6 @@ impl ProxyAgent {
             ready.append(&mut self.starved);
         }
         let can_pop = !progress.is_held && !self.queue.is_empty();
-        Ok(can_pop || self.proxy.transport().is_busy())
+        Ok(can_pop || self.proxy.transport().can_go_on(progress.is_held))
     }
 }

@@ -1,0 +1,237 @@
+//! The threaded executor: one thread per CTA and one per proxy, for the length of a launch.
+//!
+//! Threads that wait sleep. Whoever makes a wait true wakes its thread; an abort wakes everybody. So no launch hangs:
+//! every sleep of a CTA and of the launching thread ends at the deadline at the latest, and the first to see that
+//! nothing moves any more records the fault and aborts.
+
+mod cta;
+mod proxy;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::thread::{self, Thread};
+
+use mkernel_core::validate::At;
+use mkernel_core::{Executor, Fault, FaultKind, LaneId, Rank, Run, Span, Verified};
+
+use crate::error::SimError;
+use crate::hang::{self, State};
+use crate::host::Host;
+use crate::ops::Kernels;
+use crate::options::Options;
+use crate::schedule::{self, Claims, Cta};
+use crate::watch::Watch;
+use cta::{Report, Worker};
+use proxy::{Bell, ProxyWorker};
+
+/// Runs verified programs of a whole world on threads of this process.
+#[derive(Debug)]
+pub struct Threaded {
+    host: Arc<Host>,
+    options: Options,
+    epoch: u64,
+    ctas: Vec<Cta>,
+    proxies: Vec<ProxyWorker>,
+    kernels: Vec<Kernels>,
+    fault: Option<Fault>,
+}
+
+/// What the threads of one launch share.
+struct Shared<'a> {
+    host: &'a Host,
+    options: &'a Options,
+    epoch: u64,
+    claims: Claims,
+    watch: Watch,
+    ctas: &'a [Cta],
+    /// What each CTA holds, by its index in `ctas`.
+    held: Vec<Held>,
+    /// One for each proxy.
+    bells: Vec<Bell>,
+    /// CTA threads that have not ended.
+    active: AtomicUsize,
+    launcher: Thread,
+}
+
+impl Threaded {
+    /// Hosts every rank of `verified`.
+    ///
+    /// # Errors
+    /// [`SimError`] if a rank is missing, memory does not suffice or the ring has an impossible size.
+    pub fn new(verified: Arc<Verified>, options: Options) -> Result<Threaded, SimError> {
+        let host = Arc::new(Host::new(verified, options.first_epoch, options.poison)?);
+        let programs = host.verified.programs();
+        let proxies = programs.iter().filter(|p| !p.puts.is_empty() && !options.network.is_dead(p.rank));
+        let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;
+        let ctas: Vec<Cta> =
+            programs.iter().filter(|p| !options.network.is_dead(p.rank)).flat_map(schedule::ctas).collect();
+        let (epoch, kernels) = (options.first_epoch, ctas.iter().map(|_| Kernels::default()).collect());
+        Ok(Threaded { host, options, epoch, ctas, proxies, kernels, fault: None })
+    }
+
+    fn run(&mut self) -> Result<Run, Fault> {
+        let shared = Shared {
+            host: &self.host,
+            options: &self.options,
+            epoch: self.epoch,
+            claims: Claims::new(&self.host.verified),
+            watch: Watch::new(self.options.deadline),
+            ctas: &self.ctas,
+            held: self.ctas.iter().map(|_| Held::default()).collect(),
+            bells: self.proxies.iter().map(|_| Bell::default()).collect(),
+            active: AtomicUsize::new(self.ctas.len()),
+            launcher: thread::current(),
+        };
+        let producers: Vec<_> = self.proxies.iter().map(|p| (p.rank(), p.producer())).collect();
+        let reports = thread::scope(|scope| {
+            for (index, proxy) in self.proxies.iter_mut().enumerate() {
+                let (shared, rank) = (&shared, proxy.rank());
+                let body = move || shared.guard(None, || proxy.run(shared, index));
+                if thread::Builder::new().spawn_scoped(scope, body).is_err() {
+                    shared.abort(Fault::new(FaultKind::Died, rank));
+                }
+            }
+            let mut threads = Vec::new();
+            for ((index, cta), kernels) in self.ctas.iter().enumerate().zip(&mut self.kernels) {
+                let shared = &shared;
+                let producer = producers.iter().position(|(rank, _)| *rank == cta.rank);
+                let producer = producer.map(|bell| (bell, producers[bell].1.clone()));
+                let body = move || {
+                    let mut worker = Worker::new(shared, index, kernels, producer);
+                    shared.guard(Some(index), || worker.run());
+                    shared.leave();
+                    worker.into_report()
+                };
+                match thread::Builder::new().spawn_scoped(scope, body) {
+                    Ok(thread) => threads.push(thread),
+                    Err(_) => {
+                        shared.abort(Fault::new(FaultKind::Died, cta.rank));
+                        shared.leave();
+                    }
+                }
+            }
+            shared.await_ctas();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        });
+        match shared.watch.fault() {
+            Some(fault) => Err(fault),
+            None => Ok(self.report(shared.watch.now_us(), reports)),
+        }
+    }
+
+    fn report(&self, time_us: f64, reports: Vec<Report>) -> Run {
+        let mut stats: Vec<_> = self.host.verified.programs().iter().map(schedule::no_stats).collect();
+        let mut trace = Vec::new();
+        for (cta, report) in self.ctas.iter().zip(reports) {
+            for (sum, part) in stats[cta.rank.0 as usize].iter_mut().zip(&report.lanes) {
+                sum.tasks += part.tasks;
+                sum.busy_us += part.busy_us;
+                sum.wait_us += part.wait_us;
+            }
+            trace.extend(report.trace);
+        }
+        let (intra_out, inter_out) = self.host.traffic.take();
+        Run { time_us, lanes: stats.concat(), intra_out, inter_out, trace }
+    }
+}
+
+impl Executor for Threaded {
+    fn launch(&mut self) -> Result<Run, Fault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let result = self.run();
+        self.epoch = self.epoch.wrapping_add(1);
+        self.fault = result.as_ref().err().copied();
+        result
+    }
+
+    fn write(&mut self, span: &Span, bytes: &[u8]) {
+        self.host.memory.scatter(span, bytes);
+    }
+
+    fn read(&self, span: &Span, bytes: &mut [u8]) {
+        self.host.memory.gather(span, bytes);
+    }
+}
+
+impl Shared<'_> {
+    /// Runs a thread's body; if it panics, the thread has died, and everybody stops.
+    fn guard(&self, cta: Option<usize>, body: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            let place = cta.and_then(|index| self.held[index].place(self, index).map(|(place, _)| place));
+            let rank = cta.map_or(Rank(0), |index| self.ctas[index].rank);
+            let died = Fault::new(FaultKind::Died, rank);
+            self.abort(place.map_or(died, |place| hang::at_place(FaultKind::Died, place)));
+        }
+    }
+
+    /// Records `fault` if it is the first, and wakes everybody.
+    fn abort(&self, fault: Fault) {
+        self.watch.abort(fault);
+        self.host.cells.wake_all();
+        self.bells.iter().for_each(Bell::ring);
+        self.launcher.unpark();
+    }
+
+    /// Nothing has moved for too long: says where the cause shows.
+    fn hang(&self) {
+        let held: Vec<_> = self.held.iter().enumerate().filter_map(|(i, h)| h.place(self, i)).collect();
+        let state = |rank: Rank, lane: LaneId, index: u32| {
+            if !self.claims.is_claimed(rank, lane, index) {
+                State::Unclaimed
+            } else if held.iter().any(|(p, _)| (p.rank, p.lane, p.instruction) == (rank, lane, index)) {
+                State::Running
+            } else {
+                State::Retired
+            }
+        };
+        let pushing = held.iter().find(|(_, is_pushing)| *is_pushing).map(|(place, _)| *place);
+        self.abort(hang::root(self.host, &state, pushing, held.first().map(|(place, _)| *place)));
+    }
+
+    /// A CTA thread ends.
+    fn leave(&self) {
+        if self.active.fetch_sub(1, SeqCst) == 1 {
+            self.launcher.unpark();
+            self.bells.iter().for_each(Bell::ring);
+        }
+    }
+
+    /// Sleeps until all CTAs have ended; the deadline also covers a CTA that stands still while nobody waits for it.
+    fn await_ctas(&self) {
+        while self.active.load(SeqCst) > 0 {
+            match self.watch.time_left() {
+                Ok(left) => thread::park_timeout(left),
+                Err(_) if self.watch.is_aborted() => thread::park(),
+                Err(_) => self.hang(),
+            }
+        }
+    }
+}
+
+/// The instruction that a CTA holds, in one word.
+#[derive(Debug, Default)]
+struct Held(AtomicU64);
+
+impl Held {
+    const RUNNING: u64 = 1;
+    const PUSHING: u64 = 2;
+
+    fn set(&self, place: At, flag: u64) {
+        self.0.store(u64::from(place.lane.0) << 40 | u64::from(place.instruction) << 8 | flag, SeqCst);
+    }
+
+    fn clear(&self) {
+        self.0.store(0, SeqCst);
+    }
+
+    /// The instruction, and whether the CTA is pushing its ticket.
+    fn place(&self, shared: &Shared<'_>, index: usize) -> Option<(At, bool)> {
+        let word = self.0.load(SeqCst);
+        let program = &shared.host.verified.programs()[shared.ctas[index].rank.0 as usize];
+        let (lane, instruction) = (LaneId((word >> 40) as u16), (word >> 8) as u32 as usize);
+        (word != 0).then(|| (schedule::at(program, lane, instruction).0, word & Held::PUSHING != 0))
+    }
+}

@@ -1,0 +1,168 @@
+//! What counts as right for one element.
+
+use mkernel_core::DType;
+
+use super::{Element, Errors, Failure, round_integer};
+
+/// The reference of one element of a sum of products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Term {
+    /// The sum in f64.
+    pub value: f64,
+    /// The sum of magnitudes, `S`.
+    pub magnitude: f64,
+    /// The number of products.
+    pub length: u64,
+    /// Whether every product is an integer.
+    pub is_integer: bool,
+}
+
+/// Judges elements and keeps the largest errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judge {
+    elements: u64,
+    exact: u64,
+    max_abs: f64,
+    max_rel: f64,
+    max_of_bound: f64,
+}
+
+/// Sums of integers up to here are exact in f32, in any order.
+const EXACT: f64 = 16_777_216.0;
+
+/// `gamma_k` for a unit roundoff.
+fn gamma(length: u64, unit: f64) -> f64 {
+    let product = length as f64 * unit;
+    if product < 1.0 { product / (1.0 - product) } else { f64::INFINITY }
+}
+
+/// Half of the smallest positive number of a type: the most that one rounding loses to underflow.
+fn tiny(dtype: DType) -> f64 {
+    match dtype {
+        DType::Bf16 => 2f64.powi(-134),
+        DType::F16 => 2f64.powi(-25),
+        DType::F32 => 2f64.powi(-150),
+        DType::I32 => 0.5,
+    }
+}
+
+/// Values of this magnitude or more round to infinity.
+fn overflow(dtype: DType) -> f64 {
+    match dtype {
+        DType::Bf16 => (2.0 - 2f64.powi(-8)) * 2f64.powi(127),
+        DType::F16 => 65520.0,
+        DType::F32 => (2.0 - 2f64.powi(-24)) * 2f64.powi(127),
+        DType::I32 => f64::INFINITY,
+    }
+}
+
+/// The error that one element may have.
+fn bound(term: &Term, output: DType) -> f64 {
+    let unit = DType::F32.unit_roundoff();
+    let partial = gamma(term.length, unit) * term.magnitude + term.length as f64 * tiny(DType::F32);
+    let rounding = output.unit_roundoff() * (term.value.abs() + partial) + tiny(output);
+    // The reference's own rounding: two operations per product, as there is no fused multiply-add to count on.
+    partial + rounding + gamma(2 * term.length, f64::EPSILON / 2.0) * term.magnitude
+}
+
+impl Judge {
+    /// Judges one element of an output of type `output`.
+    ///
+    /// # Errors
+    /// [`Failure::Element`] if it is wrong.
+    pub fn element(&mut self, at: Element, found: f64, term: &Term, output: DType) -> Result<(), Failure> {
+        self.elements += 1;
+        let wrong = |bound| {
+            let Element { tensor, row, column } = at;
+            Failure::Element { tensor, row, column, found, wanted: term.value, bound }
+        };
+        if !term.value.is_finite() {
+            let is_same = found == term.value || (found.is_nan() && term.value.is_nan());
+            return if is_same { Ok(()) } else { Err(wrong(0.0)) };
+        }
+        if term.magnitude >= overflow(DType::F32) {
+            return Ok(());
+        }
+        let is_exact = term.is_integer && term.magnitude <= EXACT;
+        let (wanted, bound) = match is_exact {
+            true => (round_integer(term.value, output), 0.0),
+            false => (term.value, bound(term, output)),
+        };
+        if found.is_infinite() {
+            let reaches = term.value.abs() + bound >= overflow(output) && found.signum() == wanted.signum();
+            return if reaches { Ok(()) } else { Err(wrong(bound)) };
+        }
+        let error = (found - wanted).abs();
+        // A NaN fails this comparison and is wrong, as it must be.
+        let holds = error <= bound;
+        if !holds {
+            return Err(wrong(bound));
+        }
+        self.record(is_exact, (found - term.value).abs(), term.value, error / bound);
+        Ok(())
+    }
+
+    fn record(&mut self, is_exact: bool, error: f64, value: f64, of_bound: f64) {
+        self.exact += u64::from(is_exact);
+        self.max_abs = self.max_abs.max(error);
+        if value != 0.0 {
+            self.max_rel = self.max_rel.max(error / value.abs());
+        }
+        if !is_exact {
+            self.max_of_bound = self.max_of_bound.max(of_bound);
+        }
+    }
+
+    /// What was found so far.
+    pub fn errors(&self) -> Errors {
+        let Judge { elements, exact, max_abs, max_rel, max_of_bound } = *self;
+        Errors { elements, exact, max_abs, max_rel, max_of_bound }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Element = Element { tensor: "c", row: 0, column: 0 };
+
+    fn judge(found: f64, value: f64, magnitude: f64, is_integer: bool, output: DType) -> Result<(), Failure> {
+        Judge::default().element(AT, found, &Term { value, magnitude, length: 8, is_integer }, output)
+    }
+
+    #[test]
+    fn small_integers_must_match_bit_for_bit() {
+        assert!(judge(256.0, 257.0, 257.0, true, DType::Bf16).is_ok());
+        assert!(judge(258.0, 257.0, 257.0, true, DType::Bf16).is_err());
+        assert!(judge(257.0, 257.0, 257.0, true, DType::F32).is_ok());
+        assert!(judge(257.000_03, 257.0, 257.0, true, DType::F32).is_err());
+        assert!(judge(-0.0, 0.0, 4.0, true, DType::F32).is_ok());
+    }
+
+    #[test]
+    fn one_rounding_of_the_output_is_allowed_and_two_units_are_not() {
+        for dtype in [DType::Bf16, DType::F16, DType::F32] {
+            let unit = dtype.unit_roundoff();
+            assert!(judge(1.0 + unit, 1.0, 1.0, false, dtype).is_ok(), "{dtype}");
+            assert!(judge(1.0 + 12.0 * unit, 1.0, 1.0, false, dtype).is_err(), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn nan_is_right_exactly_where_the_reference_is_nan() {
+        assert!(judge(f64::NAN, f64::NAN, f64::NAN, false, DType::Bf16).is_ok());
+        assert!(judge(1.0, f64::NAN, f64::NAN, false, DType::Bf16).is_err());
+        assert!(judge(f64::NAN, 1.0, 1.0, false, DType::Bf16).is_err());
+        assert!(judge(f64::NAN, 1.0, 1.0, true, DType::Bf16).is_err());
+    }
+
+    #[test]
+    fn infinity_is_right_only_where_the_range_ends() {
+        assert!(judge(f64::INFINITY, 65519.0, 65519.0, false, DType::F16).is_ok());
+        assert!(judge(f64::INFINITY, 60000.0, 60000.0, false, DType::F16).is_err());
+        assert!(judge(f64::NEG_INFINITY, 70000.0, 70000.0, false, DType::F16).is_err());
+        assert!(judge(f64::INFINITY, f64::INFINITY, f64::INFINITY, false, DType::F16).is_ok());
+        assert!(judge(f64::NEG_INFINITY, f64::INFINITY, f64::INFINITY, false, DType::F16).is_err());
+        assert!(judge(f64::INFINITY, 70000.0, 70000.0, true, DType::F16).is_ok());
+    }
+}

@@ -1,0 +1,226 @@
+//! The flags.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use mkernel::{DType, RoleCtas, RoleName};
+
+/// Runs a dense operator and the communication around it as one persistent kernel per GPU.
+#[derive(Debug, Parser)]
+#[command(name = "mkernel", version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run an operator on tensors and check the result.
+    Run(RunArgs),
+    /// Plan and prove an operator without data, for worlds and shapes of any size.
+    Plan(PlanArgs),
+}
+
+/// What both commands take.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProblemArgs {
+    /// The operator.
+    #[arg(value_enum, value_name = "OP")]
+    pub(crate) op: OpName,
+    /// Number of nodes [default: 1, or as many as --gpus lists]
+    #[arg(long, value_parser = whole::<u32>, allow_negative_numbers = true)]
+    pub(crate) nodes: Option<u32>,
+    /// GPUs of each node, or a list with one number per node, such as 3,2 [default: 1]
+    #[arg(long, value_parser = gpu_list, value_name = "GPUS", allow_negative_numbers = true)]
+    pub(crate) gpus: Option<GpuList>,
+    /// Rows of A and C.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) m: Option<u64>,
+    /// Columns of B and C.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) n: Option<u64>,
+    /// Columns of A, rows of B.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) k: Option<u64>,
+    /// Element type [default: bf16, or that of --input]
+    #[arg(long, value_enum)]
+    pub(crate) dtype: Option<DTypeName>,
+    /// CTAs of each role, such as compute=2,intra=1; roles left out follow from the shape.
+    #[arg(long, value_parser = roles, value_name = "ROLE=CTAS,..")]
+    pub(crate) roles: Option<RoleCtas>,
+    /// Print one JSON object on stdout and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Log what is done on stderr.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+impl ProblemArgs {
+    /// The size that a flag gives to an axis.
+    pub(crate) fn axis(&self, flag: &str) -> Option<u64> {
+        match flag {
+            "--m" => self.m,
+            "--n" => self.n,
+            "--k" => self.k,
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) problem: ProblemArgs,
+    /// Global input tensors; shapes and type come from the file. Without it inputs follow from --seed.
+    #[arg(long, value_name = "F.safetensors")]
+    pub(crate) input: Option<PathBuf>,
+    /// Where the outputs of the last epoch go.
+    #[arg(long, value_name = "F.safetensors")]
+    pub(crate) output: Option<PathBuf>,
+    /// Where inputs, samples of the check and the seeded schedule start from.
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) seed: u64,
+    /// Launches, each with new inputs unless they come from a file.
+    #[arg(long, default_value_t = 1, value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) epochs: u64,
+    /// What carries bytes between nodes.
+    #[arg(long, value_enum, default_value_t = TransportName::Loopback)]
+    pub(crate) transport: TransportName,
+    /// One thread per CTA, or one thread that picks every step from --seed.
+    #[arg(long, value_enum, default_value_t = ScheduleName::Threads)]
+    pub(crate) schedule: ScheduleName,
+    /// The longest that any wait may last, in milliseconds.
+    #[arg(long, default_value_t = 30_000, value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) deadline_ms: u64,
+    /// Where a Chrome/Perfetto trace goes.
+    #[arg(long, value_name = "F.json")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Skip the check against the f64 reference.
+    #[arg(long)]
+    pub(crate) no_check: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) problem: ProblemArgs,
+    /// The hardware to plan for.
+    #[arg(long, value_enum, default_value_t = ProfileName::H200)]
+    pub(crate) profile: ProfileName,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OpName {
+    /// C = A B, with A sharded by rows, B and C by columns.
+    AgGemm,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DTypeName {
+    Bf16,
+    F16,
+    F32,
+}
+
+impl From<DTypeName> for DType {
+    fn from(name: DTypeName) -> DType {
+        match name {
+            DTypeName::Bf16 => DType::Bf16,
+            DTypeName::F16 => DType::F16,
+            DTypeName::F32 => DType::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// In this process.
+    Loopback,
+    /// Between processes of one machine.
+    Shm,
+    /// Over an RDMA NIC.
+    Verbs,
+    /// Between GPUs.
+    Cuda,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ScheduleName {
+    /// One thread per CTA.
+    Threads,
+    /// One thread that picks every step from --seed.
+    Seeded,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ProfileName {
+    /// One H200 per rank.
+    H200,
+    /// A few threads per rank, as `run` plans for the host.
+    Host,
+}
+
+/// GPUs per node: one number for all nodes, or one per node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GpuList(pub(crate) Vec<u32>);
+
+/// What is wrong with the value of a flag; clap puts the flag's name before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("it must be a whole number")]
+    Whole,
+    #[error("it must be a whole number of at least 1")]
+    Positive,
+    #[error("it must be a number of GPUs, or one number per node, such as 3,2")]
+    Gpus,
+    #[error("each entry must be ROLE=CTAS, such as compute=2")]
+    Entry,
+    #[error("unknown role; roles are compute, intra, send and reduce")]
+    Role,
+    #[error("a role is named twice; name it once")]
+    Twice,
+}
+
+fn whole<T: std::str::FromStr>(text: &str) -> Result<T, ValueError> {
+    text.parse().map_err(|_| ValueError::Whole)
+}
+
+fn positive(text: &str) -> Result<u64, ValueError> {
+    text.parse().ok().filter(|&value| value > 0).ok_or(ValueError::Positive)
+}
+
+fn gpu_list(text: &str) -> Result<GpuList, ValueError> {
+    text.split(',').map(|g| g.trim().parse()).collect::<Result<_, _>>().map(GpuList).map_err(|_| ValueError::Gpus)
+}
+
+fn roles(text: &str) -> Result<RoleCtas, ValueError> {
+    let mut ctas = RoleCtas::default();
+    for entry in text.split(',') {
+        let (name, count) = entry.split_once('=').ok_or(ValueError::Entry)?;
+        let role = RoleName::ALL.into_iter().find(|r| r.name() == name.trim()).ok_or(ValueError::Role)?;
+        if ctas.get(role).is_some() {
+            return Err(ValueError::Twice);
+        }
+        ctas.set(role, count.trim().parse().map_err(|_| ValueError::Entry)?);
+    }
+    Ok(ctas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_and_gpu_lists_are_read_and_nonsense_is_named() {
+        let given = roles("compute=2, intra=0").unwrap();
+        assert_eq!((given.get(RoleName::Compute), given.get(RoleName::Intra)), (Some(2), Some(0)));
+        assert_eq!(given.get(RoleName::Send), None);
+        assert_eq!(roles("compute"), Err(ValueError::Entry));
+        assert_eq!(roles("compute=-1"), Err(ValueError::Entry));
+        assert_eq!(roles("walk=1"), Err(ValueError::Role));
+        assert_eq!(roles("send=1,send=2"), Err(ValueError::Twice));
+        assert_eq!(gpu_list("3,2"), Ok(GpuList(vec![3, 2])));
+        assert_eq!(gpu_list("3,,2"), Err(ValueError::Gpus));
+    }
+}

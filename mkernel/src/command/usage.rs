@@ -1,0 +1,129 @@
+//! How a command stops early: one line, one exit status.
+
+use std::error::Error as _;
+use std::io;
+
+use clap::error::ErrorKind;
+use mkernel::Error;
+use mkernel_core::world::WorldError;
+
+use super::args::TransportName;
+
+/// Why a command stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stop {
+    #[error(transparent)]
+    Usage(#[from] Usage),
+    /// A step before the run: what was asked for cannot work.
+    #[error(transparent)]
+    Refused(Error),
+    /// The run itself.
+    #[error(transparent)]
+    Failed(Error),
+    #[error("cannot write to stdout")]
+    Stdout(#[source] io::Error),
+}
+
+/// Wrong use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Usage {
+    #[error("{}: {problem}", world_flag(.problem))]
+    World {
+        #[source]
+        problem: WorldError,
+    },
+    #[error("--nodes is {nodes}, but --gpus lists {listed} nodes; make them agree or leave --nodes out")]
+    NodeCount { nodes: u32, listed: usize },
+    #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
+    MissingShape { flag: &'static str, needs: String },
+    #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
+    Contradiction { flag: &'static str, given: String, found: String },
+    #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
+    MissingTensor { tensor: &'static str, needs: String },
+    #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be {wanted} with no empty axis")]
+    Shape { tensor: &'static str, shape: Vec<u64>, wanted: String },
+    #[error("--input: tensor `{tensor}` holds {found}; it must hold bf16, f16 or f32")]
+    Element { tensor: &'static str, found: mkernel::DType },
+    #[error("--input: tensor `{tensor}` says that {axis} is {size}, but `{owner}` says {before}; they must be equal")]
+    Axis { axis: String, tensor: &'static str, size: u64, owner: &'static str, before: u64 },
+    #[error("--input: tensor `{tensor}` holds {found}, but `{owner}` holds {one}; both must have one type")]
+    Types { tensor: &'static str, found: mkernel::DType, owner: &'static str, one: mkernel::DType },
+    #[error("--input: {problem}; give a sound safetensors file with {needs}")]
+    Input {
+        #[source]
+        problem: Error,
+        needs: String,
+    },
+    #[error("{flag}: {problem}; give a file in a directory that can be written")]
+    Unwritable {
+        flag: &'static str,
+        #[source]
+        problem: Error,
+    },
+    #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
+    Transport(TransportName),
+}
+
+fn world_flag(error: &WorldError) -> &'static str {
+    match error {
+        WorldError::NoNodes => "--nodes is 0",
+        WorldError::EmptyNode(_) => "--gpus",
+        WorldError::TooManyRanks { .. } => "--nodes and --gpus",
+    }
+}
+
+fn name(transport: &TransportName) -> &'static str {
+    match transport {
+        TransportName::Loopback => "loopback",
+        TransportName::Shm => "shm",
+        TransportName::Verbs => "verbs",
+        TransportName::Cuda => "cuda",
+    }
+}
+
+impl Stop {
+    /// 2 for wrong use, 1 for a failed run.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Stop::Usage(_) => 2,
+            Stop::Refused(error) => match error {
+                #[cfg(feature = "sim")]
+                Error::Host(_) => 2,
+                Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
+                Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
+            },
+            Stop::Failed(_) | Stop::Stdout(_) => 1,
+        }
+    }
+
+    /// The failure and its causes as one line.
+    pub(crate) fn line(&self) -> String {
+        let mut line = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !line.contains(&cause_text) {
+                line = format!("{line}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        one_line(&line)
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What clap says over several lines, as one.
+pub(crate) fn clap_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "no command given; use `mkernel run OP` or `mkernel plan OP`, see `mkernel --help`".to_owned();
+    }
+    let text = error.to_string();
+    let is_said = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let said = text.lines().take_while(is_said).filter(|line| !line.trim().starts_with("tip: to pass"));
+    let line = one_line(&said.collect::<Vec<_>>().join(" "));
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    format!("{}; see `mkernel --help`", line.trim_end_matches('.'))
+}

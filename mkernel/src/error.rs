@@ -1,0 +1,79 @@
+//! The one error of the facade: a variant per action that a caller may take.
+
+use std::path::PathBuf;
+
+use mkernel_core::{Fault, Violation};
+use mkernel_kernels::PlanError;
+use safetensors::SafeTensorError;
+
+use crate::check::Failure;
+use crate::tensor::TensorError;
+
+/// Why something did not work, sorted by what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Change the problem, the world or the roles.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Pass another tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// Use a smaller problem or a larger machine.
+    #[error("the world needs {needed} bytes of host memory, more than the {available} available; use smaller shapes")]
+    Memory {
+        /// Bytes that all ranks need.
+        needed: u64,
+        /// Bytes that the machine has.
+        available: u64,
+    },
+    /// Build with another feature: this build has no executor.
+    #[error("this build has no executor; build mkernel with feature `sim`")]
+    NoExecutor,
+    /// Use a smaller problem: the host executor cannot be made for this one.
+    #[cfg(feature = "sim")]
+    #[error(transparent)]
+    Host(#[from] mkernel_sim::SimError),
+    /// Repair or replace the file.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        problem: FileError,
+    },
+    /// Drop the instance: its executor is poisoned. The fault says who waited for what.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// Report a bug: a planner made a program that does not hold.
+    #[error("the planned program is refused; this is a bug of mkernel")]
+    Violation(#[from] Violation),
+    /// Do not trust the result: it left its bound, or bytes were not as planned.
+    #[error(transparent)]
+    Check(#[from] Failure),
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The operating system said no.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A directory, a device or the like is in the way.
+    #[error("this is not a regular file")]
+    NotAFile,
+    /// It is not a safetensors file, or it lies about its content.
+    #[error("not a sound safetensors file: {0}")]
+    Format(#[from] SafeTensorError),
+    /// A tensor has an element type that no operator takes.
+    #[error("tensor `{name}` holds {found}; use BF16, F16 or F32")]
+    DType {
+        /// The tensor.
+        name: String,
+        /// The type as the file calls it.
+        found: String,
+    },
+    /// A tensor that the operator needs is not there, or is not as needed.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

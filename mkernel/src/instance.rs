@@ -1,0 +1,183 @@
+//! One operator of one shape, ready to run.
+
+use std::sync::Arc;
+
+use mkernel_core::{Executor, Op, Placement, Program, Rank, Run, Span, Verified};
+use mkernel_kernels::{Operator, TensorKind, TensorSpec};
+
+use crate::check::Tile;
+use crate::error::Error;
+use crate::report::Report;
+use crate::tensor::{Tensor, Tensors};
+
+/// An operator with its own regions, cells and epoch; instances share nothing.
+pub struct Instance<O> {
+    operator: O,
+    sequence: u64,
+    programs: Arc<Verified>,
+    executor: Box<dyn Executor>,
+    launches: u64,
+}
+
+impl<O: Operator> Instance<O> {
+    pub(crate) fn new(operator: O, sequence: u64, programs: Arc<Verified>, executor: Box<dyn Executor>) -> Instance<O> {
+        Instance { operator, sequence, programs, executor, launches: 0 }
+    }
+
+    /// The operator and its shape.
+    pub fn operator(&self) -> &O {
+        &self.operator
+    }
+
+    /// The place of this instance in the order in which the session made its instances.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Launches so far.
+    pub fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// The proved programs that it runs.
+    pub fn programs(&self) -> &Verified {
+        &self.programs
+    }
+
+    /// Runs one epoch on global tensors: scatters the inputs, launches, gathers the outputs.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] before anything is touched, [`Error::Fault`] if the launch fails.
+    pub fn run(&mut self, inputs: &Tensors) -> Result<(Tensors, Report), Error> {
+        self.scatter(inputs)?;
+        let report = self.launch()?;
+        Ok((self.gather(), report))
+    }
+
+    /// Writes the global input tensors into the ranks' memory.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if one is missing or not of the operator's shape and type; nothing is written then.
+    pub fn scatter(&mut self, inputs: &Tensors) -> Result<(), Error> {
+        let specs = self.operator.tensors();
+        for spec in specs.iter().filter(|s| s.kind == TensorKind::Input) {
+            inputs.expect(spec)?;
+        }
+        let mut packed = Vec::new();
+        for placement in self.programs.programs().iter().flat_map(|p| &p.inputs) {
+            let spec = spec_of(&specs, placement);
+            let tensor = inputs.expect(spec)?;
+            packed.clear();
+            for row in rows(spec, placement) {
+                packed.extend_from_slice(&tensor.bytes()[row]);
+            }
+            self.executor.write(&placement.span, &packed);
+        }
+        Ok(())
+    }
+
+    /// Runs one epoch on what is in memory.
+    ///
+    /// # Errors
+    /// [`Error::Fault`]; the instance is of no more use then.
+    pub fn launch(&mut self) -> Result<Report, Error> {
+        let run: Run = self.executor.launch()?;
+        self.launches += 1;
+        Ok(Report::new(run, self.programs.programs().iter().map(|p| p.law.inter_out).collect()))
+    }
+
+    /// Reads the global output tensors from the ranks' memory.
+    pub fn gather(&self) -> Tensors {
+        let specs = self.operator.tensors();
+        let outputs = specs.iter().filter(|s| s.kind == TensorKind::Output);
+        let mut tensors: Vec<(&TensorSpec, Tensor)> = outputs.map(|s| (s, Tensor::zeros(s))).collect();
+        let mut packed = Vec::new();
+        for placement in self.programs.programs().iter().flat_map(|p| &p.outputs) {
+            packed.resize(placement.span.bytes() as usize, 0);
+            self.executor.read(&placement.span, &mut packed);
+            let (spec, tensor) = tensors
+                .iter_mut()
+                .find(|(spec, _)| spec.name == placement.tensor)
+                .expect("programs place only tensors of their operator");
+            let row_bytes = (placement.span.row_bytes as usize).max(1);
+            for (row, from) in rows(spec, placement).zip(packed.chunks(row_bytes)) {
+                tensor.bytes_mut()[row].copy_from_slice(from);
+            }
+        }
+        let mut result = Tensors::new();
+        for (spec, tensor) in tensors {
+            result.insert(spec.name, tensor);
+        }
+        result
+    }
+
+    /// Where this operator's tensors live on `rank`: inputs, then outputs.
+    pub fn placements(&self, rank: Rank) -> impl Iterator<Item = &Placement> {
+        self.programs.program(rank).into_iter().flat_map(|p| p.inputs.iter().chain(&p.outputs))
+    }
+
+    /// Writes a rank's part of a tensor, row after row.
+    ///
+    /// # Panics
+    /// If `bytes` is not of the placement's length.
+    pub fn write(&mut self, placement: &Placement, bytes: &[u8]) {
+        self.executor.write(&placement.span, bytes);
+    }
+
+    /// Reads a rank's part of a tensor, row after row.
+    pub fn read(&self, placement: &Placement) -> Vec<u8> {
+        let mut bytes = vec![0; placement.span.bytes() as usize];
+        self.executor.read(&placement.span, &mut bytes);
+        bytes
+    }
+
+    /// The rectangles of the outputs that single instructions write, on all ranks.
+    pub fn tiles(&self) -> Vec<Tile> {
+        let specs = self.operator.tensors();
+        self.programs.programs().iter().flat_map(|p| program_tiles(p, &specs)).collect()
+    }
+}
+
+fn spec_of<'a>(specs: &'a [TensorSpec], placement: &Placement) -> &'a TensorSpec {
+    specs.iter().find(|s| s.name == placement.tensor).expect("programs place only tensors of their operator")
+}
+
+/// The byte ranges of the global tensor that a placement's rows cover.
+fn rows(spec: &TensorSpec, placement: &Placement) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+    let (element, columns) = (spec.dtype.bytes(), spec.matrix().1);
+    let Placement { row, column, span, .. } = *placement;
+    (0..u64::from(span.rows)).map(move |i| {
+        let start = ((row + i) * columns + column) * element;
+        start as usize..(start + span.row_bytes) as usize
+    })
+}
+
+fn program_tiles(program: &Program, specs: &[TensorSpec]) -> Vec<Tile> {
+    let mut tiles = Vec::new();
+    for (_, _, instruction) in program.instructions().filter(|(_, _, i)| i.op != Op::Release) {
+        for span in program.writes(instruction).iter().filter(|s| s.rank == program.rank) {
+            let tile = program.outputs.iter().find_map(|p| tile(span, p, spec_of(specs, p).dtype.bytes()));
+            tiles.extend(tile);
+        }
+    }
+    tiles
+}
+
+/// The part of a global tensor that `span` covers, if it lies within `placement`.
+fn tile(span: &Span, placement: &Placement, element: u64) -> Option<Tile> {
+    let home = &placement.span;
+    if span.is_empty() || span.overlap(home) != span.bytes() {
+        return None;
+    }
+    let (row, column) = match home.stride {
+        0 => (0, span.offset - home.offset),
+        stride => ((span.offset - home.offset) / stride, (span.offset - home.offset) % stride),
+    };
+    Some(Tile {
+        tensor: placement.tensor,
+        row: placement.row + row,
+        column: placement.column + column / element,
+        rows: u64::from(span.rows),
+        columns: span.row_bytes / element,
+    })
+}

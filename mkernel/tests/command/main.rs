@@ -1,0 +1,9 @@
+//! The command as a process: what it prints, what it writes, how it ends.
+
+#![expect(clippy::unwrap_used, reason = "all of this is test code")]
+
+mod files;
+mod flags;
+mod good;
+mod plans;
+mod support;

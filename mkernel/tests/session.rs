@@ -1,0 +1,132 @@
+//! Sessions and instances, as a library user meets them.
+#![expect(clippy::unwrap_used, reason = "all of this is test code")]
+
+use mkernel::check::{Extent, Failure, check};
+use mkernel::tensor::TensorError;
+use mkernel::{
+    AgGemm, DType, Error, Fill, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
+};
+
+fn problem(m: u64, n: u64, k: u64) -> AgGemm {
+    AgGemm { m, n, k, dtype: DType::Bf16 }
+}
+
+fn session(gpus: &[u32]) -> Session {
+    Session::new(World::new(gpus).unwrap(), Options::default())
+}
+
+#[test]
+fn shapes_interleave_and_each_keeps_its_instance() {
+    let mut session = session(&[2, 1]);
+    for epoch in 0..4 {
+        for (index, problem) in [problem(50, 40, 30), problem(3, 5, 7), problem(50, 40, 31)].into_iter().enumerate() {
+            let tensors = inputs(&problem, Fill::Integers, 9, epoch);
+            let instance = session.operator(problem).unwrap();
+            let (outputs, report) = instance.run(&tensors).unwrap();
+            assert_eq!((instance.sequence(), instance.launches()), (index as u64, epoch + 1));
+            let errors = check(&problem, &tensors, &outputs, Extent::All, &[], 0).unwrap();
+            assert_eq!(errors.exact, problem.m * problem.n);
+            assert_eq!(report.inter_out, report.inter_law);
+        }
+    }
+}
+
+#[test]
+fn a_retired_instance_is_gone_and_the_next_one_is_new() {
+    let mut session = session(&[2]);
+    session.operator(problem(8, 8, 8)).unwrap();
+    session.operator(problem(9, 9, 9)).unwrap();
+    assert!(session.retire(&problem(8, 8, 8)));
+    assert!(!session.retire(&problem(8, 8, 8)));
+    assert_eq!(session.operator(problem(8, 8, 8)).unwrap().sequence(), 2);
+    let (given, problem) = (inputs(&problem(9, 9, 9), Fill::Real, 1, 0), problem(9, 9, 9));
+    assert!(session.operator(problem).unwrap().run(&given).is_ok());
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_refused_before_anything_runs() {
+    let mut session = session(&[2]);
+    let problem = problem(4, 6, 8);
+    let good = inputs(&problem, Fill::Real, 1, 0);
+    let instance = session.operator(problem).unwrap();
+    let [a, b] = ["a", "b"].map(|name| good.get(name).unwrap().clone());
+    let wide = Tensor::from_f32(vec![4, 8], DType::F32, &[0.0; 32]).unwrap();
+    let short = Tensor::from_f32(vec![3, 8], DType::Bf16, &[0.0; 24]).unwrap();
+    let of = |tensors: Tensors, instance: &mut mkernel::Instance<AgGemm>| match instance.run(&tensors).unwrap_err() {
+        Error::Tensor(error) => error,
+        other => panic!("{other}"),
+    };
+    let missing = of(Tensors::from([("a", a)]), instance);
+    assert!(matches!(missing, TensorError::Missing { name: "b", .. }), "{missing}");
+    let dtype = of(Tensors::from([("a", wide), ("b", b.clone())]), instance);
+    assert!(matches!(dtype, TensorError::DType { name: "a", found: DType::F32, .. }), "{dtype}");
+    let shape = of(Tensors::from([("a", short), ("b", b)]), instance);
+    assert!(matches!(shape, TensorError::Shape { name: "a", .. }), "{shape}");
+    assert_eq!(instance.launches(), 0);
+    assert!(instance.run(&good).is_ok());
+}
+
+#[test]
+fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
+    let world = World::new(&[2, 1]).unwrap();
+    let problem = problem(7, 10, 6);
+    let tensors = inputs(&problem, Fill::Real, 4, 0);
+    let mut session = Session::new(world.clone(), Options::default());
+    let (wanted, _) = session.operator(problem).unwrap().run(&tensors).unwrap();
+
+    let mut by_hand = Session::new(world.clone(), Options::default());
+    let instance = by_hand.operator(problem).unwrap();
+    for rank in world.ranks() {
+        let parts: Vec<_> = instance.placements(rank).copied().filter(|p| p.tensor != "c").collect();
+        for part in parts {
+            let tensor = tensors.get(part.tensor).unwrap();
+            let row = tensor.shape()[1] as usize * 2;
+            let (first, column) = (part.row as usize, part.column as usize * 2);
+            let rows = (first..first + part.span.rows as usize).map(|r| r * row + column);
+            let bytes: Vec<u8> =
+                rows.flat_map(|at| tensor.bytes()[at..at + part.span.row_bytes as usize].to_vec()).collect();
+            instance.write(&part, &bytes);
+        }
+    }
+    instance.launch().unwrap();
+    assert_eq!(instance.gather(), wanted);
+    let c = instance.placements(Rank(0)).find(|p| p.tensor == "c").unwrap();
+    assert_eq!(instance.read(c)[..2], wanted.get("c").unwrap().bytes()[..2]);
+}
+
+#[test]
+fn a_sample_takes_an_element_of_every_tile_and_finds_a_wrong_one() {
+    let mut session = session(&[2, 2]);
+    let problem = problem(300, 600, 16);
+    let tensors = inputs(&problem, Fill::Real, 2, 0);
+    let instance = session.operator(problem).unwrap();
+    let (outputs, _) = instance.run(&tensors).unwrap();
+    let tiles = instance.tiles();
+    let covered: u64 = tiles.iter().map(|t| t.rows * t.columns).sum();
+    assert_eq!(covered, 300 * 600, "tiles cover the output once");
+    let errors = check(&problem, &tensors, &outputs, Extent::Sampled, &tiles, 1).unwrap();
+    assert_eq!(errors.elements, tiles.len() as u64);
+
+    for tile in &tiles {
+        let mut wrong = outputs.get("c").unwrap().clone();
+        for row in tile.row..tile.row + tile.rows {
+            let start = (row * 600 + tile.column) as usize * 2;
+            wrong.bytes_mut()[start..start + tile.columns as usize * 2].fill(0x41);
+        }
+        let wrong = Tensors::from([("c", wrong)]);
+        for seed in 0..3 {
+            let failure = check(&problem, &tensors, &wrong, Extent::Sampled, &tiles, seed).unwrap_err();
+            assert!(matches!(failure, Failure::Element { .. }), "seed {seed}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn roles_that_cannot_work_are_a_plan_error() {
+    let mut roles = RoleCtas::default();
+    roles.set(RoleName::Intra, 0);
+    let options = Options { roles, schedule: Schedule::Seeded(1), ..Options::default() };
+    let mut session = Session::new(World::new(&[2]).unwrap(), options);
+    assert!(matches!(session.operator(problem(8, 8, 8)), Err(Error::Plan(_))));
+    assert!(matches!(session.operator(problem(0, 8, 8)), Err(Error::Plan(_))));
+}
