@@ -3,6 +3,7 @@
 //! Three rungs, never skipped: cudarc's calls, one `Result` each; owned types that free what they hold ([`memory`],
 //! [`module`], [`nvrtc`]); and [`executor`], which has no unsafe code.
 
+mod agent;
 pub mod cache;
 pub mod error;
 pub mod executor;
@@ -12,6 +13,7 @@ pub mod module;
 pub mod nvrtc;
 mod outcome;
 mod program;
+mod running;
 pub mod stream;
 
 pub use error::CudaError;

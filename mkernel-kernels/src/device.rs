@@ -4,7 +4,7 @@ use crate::encode::Image;
 use crate::encode::layout::{self, Element};
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
     ("claim.cuh", include_str!("device/claim.cuh")),
@@ -16,6 +16,7 @@ const FILES: [(&str, &str); 11] = [
     ("gemm_portable.cuh", include_str!("device/gemm_portable.cuh")),
     ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
     ("gemm.cuh", include_str!("device/gemm.cuh")),
+    ("reduce.cuh", include_str!("device/reduce.cuh")),
 ];
 
 /// The kernel, after everything else.
@@ -91,6 +92,20 @@ mod tests {
                 assert!(seen.contains(&included), "{name} includes {included}, which comes later or never");
             }
             seen.push(name);
+        }
+    }
+
+    #[test]
+    fn every_file_names_its_rust_twin_in_its_first_line_and_the_twin_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace");
+        for (name, file) in FILES.iter().chain([&KERNEL]) {
+            let first = file.lines().next().unwrap_or_default();
+            if first.starts_with("// No Rust twin") {
+                continue;
+            }
+            let (_, twin) = first.split_once("Rust twin: ").unwrap_or_else(|| panic!("{name} names no twin: {first}"));
+            let path = twin.split([' ', ',']).next().unwrap_or_default().trim_end_matches('.');
+            assert!(root.join(path).is_file(), "{name}: {path}");
         }
     }
 

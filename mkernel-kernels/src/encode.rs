@@ -42,6 +42,12 @@ pub enum EncodeError {
         /// The type.
         dtype: DType,
     },
+    /// Data picks among waits, which no operation of the kernel does.
+    #[error("the program of {program} lets data pick among waits, which the kernel does not")]
+    Picked {
+        /// Whose program.
+        program: Rank,
+    },
     /// An instruction's spans do not have the form that its operation asks for.
     #[error("lane {lane} instruction {instruction} of the program of {program}: the spans do not fit a {op}")]
     Spans {
@@ -148,6 +154,9 @@ impl Encoder<'_> {
     }
 
     fn instruction(&self, lane: u16, index: u32, instruction: &Instruction) -> Result<InstructionEntry, EncodeError> {
+        if self.program.segments(instruction).iter().any(|s| !s.picked.is_empty()) {
+            return Err(EncodeError::Picked { program: self.program.rank });
+        }
         if !self.fits(instruction) {
             let (program, op) = (self.program.rank, instruction.op.name());
             return Err(EncodeError::Spans { program, lane, instruction: index, op });
@@ -157,8 +166,14 @@ impl Encoder<'_> {
             Op::Put(put) => (OpCode::Put, put.0, Element::Bf16, Element::Bf16),
             Op::Release => (OpCode::Release, 0, Element::Bf16, Element::Bf16),
             Op::Gemm { input, output } => (OpCode::Gemm, 0, self.element(input)?, self.element(output)?),
+            Op::Reduce { narrow, output } => (OpCode::Reduce, 0, self.element(narrow)?, self.element(output)?),
+        };
+        let rows = match instruction.op {
+            Op::Put(put) => self.program.put(put).count.map_or(Ok(0), |count| self.address(&count))?,
+            _ => 0,
         };
         Ok(InstructionEntry {
+            rows,
             op: op as u32,
             input: input as u32,
             output: output as u32,
@@ -194,6 +209,20 @@ impl Encoder<'_> {
                 };
                 columns * output.bytes() == c.row_bytes && segments.iter().all(product)
             }
+            Op::Reduce { narrow, output } => {
+                let [sum] = writes else { return false };
+                let columns = sum.row_bytes / output.bytes();
+                let is_whole = |s: &Span, size: u64| s.offset.is_multiple_of(size) && s.stride.is_multiple_of(size);
+                let source = |s: &Segment| {
+                    let [read] = self.program.reads(s) else { return false };
+                    let wide = read.row_bytes == columns * DType::F32.bytes();
+                    let size = if wide { DType::F32.bytes() } else { narrow.bytes() };
+                    read.rows == sum.rows && read.row_bytes == columns * size && is_whole(read, size)
+                };
+                sum.row_bytes.is_multiple_of(output.bytes())
+                    && is_whole(sum, output.bytes())
+                    && segments.iter().all(source)
+            }
             Op::Put(put) => (put.0 as usize) < self.program.puts.len() && writes.is_empty(),
             Op::Release => true,
         }
@@ -210,9 +239,13 @@ impl Encoder<'_> {
     }
 
     fn span(&self, span: &Span) -> Result<SpanEntry, EncodeError> {
-        let address = self.addresses.span(span).ok_or(self.unmapped(span.rank))?;
+        let address = self.address(span)?;
         let Span { row_bytes, stride, rows, .. } = *span;
         Ok(SpanEntry { address, row_bytes, stride, rows, reserved: 0 })
+    }
+
+    fn address(&self, span: &Span) -> Result<u64, EncodeError> {
+        self.addresses.span(span).ok_or(self.unmapped(span.rank))
     }
 
     fn cell(&self, rank: Rank, cell: CellId) -> Result<u64, EncodeError> {

@@ -6,10 +6,10 @@
 //! The cache is an optimisation: a folder that cannot be read or written costs time, not correctness.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, File};
 use std::hash::Hasher;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fs, io};
 
 /// A folder of compiled device code.
 #[derive(Clone, Debug)]
@@ -46,15 +46,26 @@ impl Cache {
     }
 
     fn keep(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         fs::create_dir_all(&self.folder)?;
-        let unique = format!("tmp-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let temporary = self.folder.join(unique);
-        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+        let (temporary, mut file) = self.temporary()?;
+        let written = file.write_all(bytes).and_then(|()| fs::rename(&temporary, path));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
         }
         written
+    }
+
+    /// A new file that nobody else has: names are tried in order, and making a file is atomic.
+    fn temporary(&self) -> io::Result<(PathBuf, File)> {
+        const TRIES: u32 = 1000;
+        for number in 0..TRIES {
+            let path = self.folder.join(format!("tmp-{}-{number}", std::process::id()));
+            match File::create_new(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => return made.map(|file| (path, file)),
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
     }
 }
 

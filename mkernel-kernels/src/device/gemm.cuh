@@ -1,4 +1,4 @@
-// The matrix product of an instruction: picks the engine by element type and walks the tile block by block.
+// The matrix product of an instruction, block by block. Rust twin: mkernel-core/src/program.rs (Op::Gemm).
 //
 // Only engines that the programs of a launch use are compiled in (MK_GEMM_BF16, MK_GEMM_F16, MK_GEMM_F32).
 #pragma once

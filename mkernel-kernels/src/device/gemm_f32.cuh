@@ -1,8 +1,7 @@
-// A tile of a matrix product in f32 by plain fused multiply-adds: no tensor core, hence no TF32 rounding.
+// No Rust twin, as gemm_portable.cuh. Products in f32 by plain fused multiply-adds: no tensor core, no TF32 rounding.
 //
 // Each element is one chain of FMAs over K in order, so its error is at most K * 2^-24 * sum |a||b|, as for any f32 dot
 // product. Blocks of 128 x 128, K in steps of 16, eight by eight elements a thread. Any shape, any 4-byte alignment.
-// Rust twin: mkernel-core/src/program.rs (Op::Gemm).
 #pragma once
 
 #include "mma.cuh"

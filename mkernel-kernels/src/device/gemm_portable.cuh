@@ -1,8 +1,7 @@
-// A tile of a matrix product in bf16 or f16 on any GPU since sm_80, for any shape and any alignment.
+// No Rust twin: the result is that of `mkernel-sim`'s reference GEMM. Products in bf16 or f16 on any GPU since sm_80.
 //
-// The tile is worked off in blocks of 128 x 128: K in steps of 64 through a ring of stages filled by `cp.async`, products
+// Any shape and any alignment. The tile is worked off in blocks of 128 x 128: K in steps of 64 through a ring of stages filled by `cp.async`, products
 // by `mma.sync` in f32, one rounding at the end. Bytes outside the operands are zeros in shared memory, never read.
-// Rust twin: mkernel-core/src/program.rs (Op::Gemm).
 #pragma once
 
 #include "mma.cuh"

@@ -1,5 +1,6 @@
-// The persistent kernel: every CTA fetches an instruction, does it, and fetches the next, until its lanes are drained.
-// Rust twin: mkernel-kernels/src/cuda/executor.rs.
+// The persistent kernel: fetch, switch, next. Rust twin: mkernel-kernels/src/cuda/executor.rs.
+//
+// Every CTA fetches an instruction, does it, and fetches the next, until its lanes are drained.
 //
 // Why a launch ends: every lane has a CTA and all CTAs are resident (the launcher proves it), so the planner's argument
 // holds; and every wait has a deadline and watches the abort word, so a broken program ends in a fault.
@@ -9,6 +10,7 @@
 #include "copy.cuh"
 #include "fault.cuh"
 #include "gemm.cuh"
+#include "reduce.cuh"
 #include "signal.cuh"
 #include "ticket.cuh"
 #include "wait.cuh"
@@ -71,7 +73,10 @@ struct Worker {
         if (!ready_all(instruction)) return false;
         PushEnd end = PushEnd::Pushed;
         if (threadIdx.x == 0) {
-            end = push_ticket(rank, instruction.put, 0, watch, fifo_tail);
+            // The proxy holds the number to what was planned.
+            const u64 rows = instruction.rows == 0 ? 0 : *at<const u64>(instruction.rows);
+            const u32 argument = rows < ~0u ? static_cast<u32>(rows) : ~0u;
+            end = push_ticket(rank, instruction.put, argument, watch, fifo_tail);
             if (end != PushEnd::Pushed) {
                 report(launch, end == PushEnd::Aborted ? FaultCode::Aborted : FaultCode::FifoFull, place, instruction.put, 0, 0);
             }
@@ -94,6 +99,7 @@ struct Worker {
             case OpCode::Copy: return copy(instruction);
             case OpCode::Put: return put(instruction);
             case OpCode::Release: return release(instruction);
+            case OpCode::Reduce: return reduce(rank, instruction, [&](const SegmentEntry& s) { return ready(s); });
             case OpCode::Gemm: return gemm(rank, instruction, shared, [&](const SegmentEntry& s) { return ready(s); });
         }
         return false;

@@ -1,4 +1,4 @@
-// Tensor core steps of sm_80 and later, and the copies that feed them.
+// No Rust twin. Tensor core steps of sm_80 and later, and the copies that feed them.
 #pragma once
 
 #include "sync.cuh"

@@ -19,6 +19,8 @@ abi_enum! {
         Release = 2,
         /// One tile of a matrix product.
         Gemm = 3,
+        /// A sum of sources.
+        Reduce = 4,
     }
 }
 
@@ -84,12 +86,14 @@ abi_struct! {
 
 abi_struct! {
     /// One instruction.
-    pub struct InstructionEntry: size 40 {
+    pub struct InstructionEntry: size 48 {
+        /// Address of the u64 number of rows that the ticket of `put` carries, or 0.
+        pub rows: u64,
         /// An `OpCode`.
         pub op: u32,
-        /// An `Element`: the type of what a product reads.
+        /// An `Element`: the type of what a product reads, and of a sum's sources that are not f32.
         pub input: u32,
-        /// An `Element`: the type of what a product writes.
+        /// An `Element`: the type of what a product or a sum writes.
         pub output: u32,
         /// The put of a ticket.
         pub put: u32,

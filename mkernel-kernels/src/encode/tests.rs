@@ -47,7 +47,7 @@ fn every_field_of_every_instruction_reads_back_as_planned() {
                 let got = &image.instructions[(entry.first + index) as usize];
                 assert_eq!(got.op, OpCode::from_abi(got.op).unwrap() as u32);
                 let put = if let Op::Put(put) = planned.op { put.0 } else { 0 };
-                assert_eq!(got.put, put);
+                assert_eq!((got.put, got.rows), (put, 0), "puts of ag-gemm carry all of their rows");
                 let writes = &image.spans[got.writes as usize..][..got.write_count as usize];
                 assert_eq!(writes.iter().map(span_of).collect::<Vec<_>>(), program.writes(planned));
                 let signals = &image.signals[got.signals as usize..][..got.signal_count as usize];
@@ -124,4 +124,17 @@ fn a_product_whose_sides_do_not_fit_is_refused() {
     let mut program = programs(&world).remove(0);
     program.spans[1].rows -= 1;
     assert!(matches!(encode(&program, &addresses(&world)), Err(EncodeError::Spans { op: "gemm", .. })));
+}
+
+#[test]
+fn a_put_of_counted_rows_says_where_the_count_is() {
+    let world = World::uniform(2, 1).unwrap();
+    let mut program = programs(&world).remove(0);
+    let count = Span::flat(Rank(0), mkernel_core::RegionId(2), 16, 8);
+    program.puts[0].count = Some(count);
+    let image = encode(&program, &addresses(&world)).unwrap();
+    let rows: Vec<_> =
+        image.instructions.iter().filter(|i| i.op == OpCode::Put as u32).map(|i| (i.put, i.rows)).collect();
+    assert!(rows.len() > 1);
+    assert!(rows.iter().all(|&(put, rows)| rows == if put == 0 { (1 << 40) | (2 << 32) | 16 } else { 0 }), "{rows:x?}");
 }

@@ -1,8 +1,9 @@
 //! AG+GEMM on one GPU, as virtual ranks of one persistent kernel: exact against the host executor and the oracle, faults,
-//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [exact|faults|times]`.
+//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [small|exact|epochs|sums|faults|times]`.
 
 mod exact;
 mod faults;
+mod sums;
 mod times;
 mod world;
 
@@ -23,10 +24,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let checks: [Check; 5] = [
+    let checks: [Check; 6] = [
         ("small", exact::small_world),
         ("exact", exact::every_world_and_shape),
         ("epochs", exact::many_epochs_across_the_wrap),
+        ("sums", sums::the_gpu_and_the_host_sum_alike),
         ("faults", faults::every_fault_is_typed_and_the_gpu_survives),
         ("times", times::report),
     ];

@@ -6,8 +6,7 @@ use cudarc::driver::CudaContext;
 use mkernel_core::builder::LaneBuilder;
 use mkernel_core::transport::{Contract, Ordering, Post, PostError, Signalling, TransportError};
 use mkernel_core::{
-    Born, CellId, DType, Executor, ProgramBuilder, Put, Rank, Role, RoleName, Run, Span, Transport, Verified, World,
-    validate,
+    Born, CellId, DType, Executor, ProgramBuilder, Put, Rank, Role, RoleName, Run, Transport, Verified, World, validate,
 };
 use mkernel_kernels::Profile;
 use mkernel_kernels::cuda::Options;
@@ -135,8 +134,7 @@ impl Role for Volley {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         for i in 0..self.0 {
-            let (source, target) = (Span::empty(Rank(0)), Span::empty(Rank(1)));
-            lane.put(&[], Put { source, target, cell: CellId(i), retired: None });
+            lane.put(&[], Put::signal(Rank(0), Rank(1), CellId(i)));
         }
     }
 }
@@ -177,12 +175,12 @@ impl Role for Answers {
                 Rank(0) => vec![CellId(i - 1)],
                 _ => vec![CellId(i)],
             };
-            let put = Put { source: Span::empty(self.rank), target: Span::empty(peer), cell: CellId(i), retired: None };
-            lane.put(&waits, put);
+            lane.put(&waits, Put::signal(self.rank, peer, CellId(i)));
         }
         if self.rank == Rank(0) {
             // The last answer is waited for, so that its cell's next contribution comes after a wait.
-            let step = mkernel_core::builder::Step { waits: &[CellId(self.count - 1)], reads: &[] };
+            let last = [CellId(self.count - 1)];
+            let step = mkernel_core::builder::Step::new(&last, &[]);
             lane.push(mkernel_core::Op::Release, step, &[], &[]);
         }
     }

@@ -27,7 +27,7 @@ impl Planned {
         let plan = |rank: Rank| op.plan(&world, rank, &profile, &RoleCtas::default()).expect("a sound problem");
         let programs: Vec<Program> = world.ranks().map(plan).collect();
         let verified = validate(programs).unwrap_or_else(|violation| panic!("{op:?} {world}: {violation}"));
-        Planned { case: Case { gpus: gpus.to_vec(), op }, verified: Arc::new(verified) }
+        Planned { case: Case { gpus: gpus.to_vec(), op, roles: RoleCtas::default() }, verified: Arc::new(verified) }
     }
 }
 
