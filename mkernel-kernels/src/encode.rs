@@ -42,6 +42,14 @@ pub enum EncodeError {
         /// The type.
         dtype: DType,
     },
+    /// The kernel does not have the operation.
+    #[error("the program of {program} has a {op}, which the kernel does not do")]
+    Operation {
+        /// Whose program.
+        program: Rank,
+        /// The operation.
+        op: &'static str,
+    },
     /// Data picks among waits, which no operation of the kernel does.
     #[error("the program of {program} lets data pick among waits, which the kernel does not")]
     Picked {
@@ -167,6 +175,7 @@ impl Encoder<'_> {
             Op::Release => (OpCode::Release, 0, Element::Bf16, Element::Bf16),
             Op::Gemm { input, output } => (OpCode::Gemm, 0, self.element(input)?, self.element(output)?),
             Op::Reduce { narrow, output } => (OpCode::Reduce, 0, self.element(narrow)?, self.element(output)?),
+            other => return Err(EncodeError::Operation { program: self.program.rank, op: other.name() }),
         };
         let rows = match instruction.op {
             Op::Put(put) => self.program.put(put).count.map_or(Ok(0), |count| self.address(&count))?,
@@ -224,7 +233,8 @@ impl Encoder<'_> {
                     && segments.iter().all(source)
             }
             Op::Put(put) => (put.0 as usize) < self.program.puts.len() && writes.is_empty(),
-            Op::Release => true,
+            // Release takes any spans; what the kernel does not have is refused by name.
+            _ => true,
         }
     }
 

@@ -1,3 +1,8 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
 
 pub mod ag_gemm;
+pub mod judge;
+pub mod model;
+pub mod mutate;
+pub mod random;
+pub mod relay;
