@@ -1,5 +1,11 @@
-//! Roles and operator planners: pure Rust, from a problem and a world to one rank's program.
+//! Roles and operator planners: pure Rust, from a problem and a world to one rank's program, and on to its device form.
+//!
+//! Behind `cuda`: the persistent kernel that runs the device form.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod device;
+pub mod encode;
 pub mod operator;
 pub mod profile;
 pub mod split;
