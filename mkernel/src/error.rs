@@ -26,6 +26,14 @@ pub enum Error {
         /// Bytes that the machine has.
         available: u64,
     },
+    /// Use a smaller world, or plan without running: only what is proved as a whole is run.
+    #[error("the world has {ranks} ranks, but one process runs at most {max}; use fewer nodes or GPUs, or `plan`")]
+    TooManyRanks {
+        /// Ranks of the world.
+        ranks: u32,
+        /// The most that is run.
+        max: u32,
+    },
     /// Build with another feature: this build has no executor.
     #[error("this build has no executor; build mkernel with feature `sim`")]
     NoExecutor,

@@ -89,6 +89,7 @@ impl Stop {
             Stop::Refused(error) => match error {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
+                Error::TooManyRanks { .. } => 2,
                 Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
             },
