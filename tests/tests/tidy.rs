@@ -53,6 +53,7 @@ fn is_test(path: &str) -> bool {
         || path.contains("/tests/")
         || path.contains("/benches/")
         || path.ends_with("_tests.rs")
+        || path.contains("_tests/")
 }
 
 /// Lines of code without comments, numbered from 1, each with whether it belongs to tests.
