@@ -5,8 +5,10 @@ pub mod profile;
 pub mod split;
 
 pub mod ag_gemm;
+pub mod ring_attention;
 
 pub use ag_gemm::AgGemm;
 pub use operator::{Operator, PlanError, TensorKind, TensorSpec};
 pub use profile::Profile;
+pub use ring_attention::RingAttention;
 pub use split::{RoleCtas, Work};

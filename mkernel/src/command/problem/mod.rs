@@ -5,9 +5,10 @@ mod axes;
 use std::path::Path;
 
 use mkernel::check::Reference;
-use mkernel::{AgGemm, Tensors, World};
+use mkernel::ring_attention::Layout;
+use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
 
-use super::args::{OpName, ProblemArgs};
+use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
 use axes::{Element, Form, bind};
 
@@ -42,8 +43,27 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
             let [m, n, k] = ["--m", "--n", "--k"].map(|axis| bound.axis(axis));
             action.act(AgGemm { m, n, k, dtype: bound.dtype }, bound.tensors)
         }
+        OpName::RingAttention => {
+            let bound = bind(args, &ATTENTION, input)?;
+            let [batch, heads, kv_heads] = ["--batch", "--heads", "--kv-heads"].map(|axis| bound.axis(axis));
+            let (seq, dim, dtype) = (bound.axis("--seq"), bound.axis("--dim"), bound.dtype);
+            let mask = if args.causal { Mask::Causal } else { Mask::None };
+            let layout = match args.layout {
+                LayoutName::Plain => Layout::Plain,
+                LayoutName::ZigZag => Layout::ZigZag,
+            };
+            let operator = RingAttention { batch, heads, kv_heads, seq, dim, mask, layout, dtype };
+            action.act(operator, bound.tensors)
+        }
     }
 }
+
+/// Queries over keys and values.
+const ATTENTION: [Form; 3] = [
+    Form { name: "q", axes: &["--batch", "--heads", "--seq", "--dim"], element: Element::Float },
+    Form { name: "k", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
+    Form { name: "v", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
+];
 
 /// A product of two matrices.
 const MATRICES: [Form; 2] = [
