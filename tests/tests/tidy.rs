@@ -49,7 +49,11 @@ fn files(endings: &[&str]) -> Vec<String> {
 /// Whether a file is there for tests or measurements only.
 fn is_test(path: &str) -> bool {
     let folders = ["tests/", "fuzz/", "shared/"];
-    folders.iter().any(|f| path.starts_with(f)) || path.contains("/tests/") || path.contains("/benches/")
+    folders.iter().any(|f| path.starts_with(f))
+        || path.contains("/tests/")
+        || path.contains("/benches/")
+        || path.ends_with("_tests.rs")
+        || path.contains("_tests/")
 }
 
 /// Lines of code without comments, numbered from 1, each with whether it belongs to tests.
