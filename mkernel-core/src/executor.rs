@@ -68,9 +68,9 @@ pub struct Run {
     pub trace: Vec<TraceEvent>,
 }
 
-/// CTAs of a launch must all be resident at once.
+/// CTAs of a launch, over all ranks that share a GPU, must all be resident at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} CTAs of a rank cannot run at once; at most {most} fit")]
+#[error("{asked} CTAs cannot run at once; at most {most} fit")]
 pub struct NotResident {
     /// CTAs over all lanes.
     pub asked: u32,
