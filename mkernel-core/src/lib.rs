@@ -38,7 +38,7 @@ pub use builder::{LaneBuilder, ProgramBuilder};
 pub use dtype::DType;
 pub use executor::{Executor, Run};
 pub use fault::{Fault, FaultKind};
-pub use program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Segment};
+pub use program::{Instruction, Lane, LaneId, Law, Mask, Op, Placement, Program, Put, PutId, Segment};
 pub use proxy::Proxy;
 pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};

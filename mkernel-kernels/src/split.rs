@@ -74,6 +74,12 @@ pub fn cost(program: &Program, instruction: &Instruction, role: RoleName, profil
             };
             Work::flops(role, 2.0 * segments.map(product).sum::<f64>(), profile)
         }
+        Op::Attention { dtype, .. } => {
+            let rows = program.writes(instruction).iter().map(|s| f64::from(s.rows)).sum::<f64>();
+            let keys =
+                |reads: &[Span]| reads.last().map_or(0.0, |v| f64::from(v.rows) * (v.row_bytes / dtype.bytes()) as f64);
+            Work::flops(role, 4.0 * rows * segments.map(keys).sum::<f64>(), profile)
+        }
         Op::Copy => Work::copies(role, moved(program.writes(instruction)), profile),
         Op::Reduce { .. } => Work::copies(role, segments.map(moved).sum(), profile),
         Op::Put(_) => Work::tickets(role, 1.0, profile),

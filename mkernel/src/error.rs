@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use mkernel_core::executor::NotResident;
 use mkernel_core::{Fault, Violation};
 use mkernel_kernels::PlanError;
 use safetensors::SafeTensorError;
@@ -15,6 +16,9 @@ pub enum Error {
     /// Change the problem, the world or the roles.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Ask for fewer CTAs.
+    #[error(transparent)]
+    Split(#[from] NotResident),
     /// Pass another tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -25,6 +29,14 @@ pub enum Error {
         needed: u64,
         /// Bytes that the machine has.
         available: u64,
+    },
+    /// Use a smaller world, or plan without running: only what is proved as a whole is run.
+    #[error("the world has {ranks} ranks, but one process runs at most {max}; use fewer nodes or GPUs, or `plan`")]
+    TooManyRanks {
+        /// Ranks of the world.
+        ranks: u32,
+        /// The most that is run.
+        max: u32,
     },
     /// Build with another feature: this build has no executor.
     #[error("this build has no executor; build mkernel with feature `sim`")]

@@ -13,6 +13,7 @@ use mkernel_kernels::{Operator, Profile, RoleCtas};
 use crate::error::Error;
 use crate::host;
 use crate::instance::Instance;
+use crate::outline::WORLD_RANKS;
 
 /// In which order the CTAs of the host executor run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -80,6 +81,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Plan`] for a problem or roles that cannot work, [`Error::Memory`] for one that this machine cannot hold,
+    /// [`Error::TooManyRanks`] for a world beyond [`WORLD_RANKS`],
     /// [`Error::NoExecutor`] for a build without one.
     pub fn operator<O: Operator + PartialEq + 'static>(&mut self, operator: O) -> Result<&mut Instance<O>, Error> {
         let index = match self.position(&operator) {
@@ -119,6 +121,9 @@ impl Session {
 
     /// Plans and proves every rank's program.
     fn plan(&self, operator: &dyn Operator) -> Result<Verified, Error> {
+        if self.world.size() > WORLD_RANKS {
+            return Err(Error::TooManyRanks { ranks: self.world.size(), max: WORLD_RANKS });
+        }
         let Options { profile, roles, .. } = &self.options;
         let plan = |rank| operator.plan(&self.world, rank, profile, roles);
         host::check_memory(operator, &plan(Rank(0))?)?;

@@ -1,4 +1,9 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
 
 pub mod ag_gemm;
+pub mod judge;
+pub mod model;
+pub mod mutate;
+pub mod random;
+pub mod relay;
 pub mod split_k;

@@ -1,10 +1,11 @@
 //! The graph of events over the unrolled epochs, and whether one event always comes before another.
 //!
 //! Events of a program in one epoch: the **host** before the launch (0), one per **segment** (its reads; the last one of
-//! an instruction also its writes and signals), one per **transfer** (the put's read, write and signals). Edges:
+//! an instruction also its writes and signals), two per **transfer** (the read of the put's source, with `retired`; its
+//! landing, with the put's signal). Edges:
 //! - host -> every first segment of the launch; every last segment -> the host before the next launch. A transfer is not
 //!   among them: it may outlive its launch unless something waits for it.
-//! - a segment -> the next of its instruction; a put's last segment -> its transfer.
+//! - a segment -> the next of its instruction; a put's last segment -> its read -> its landing.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
 //!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
 //!   counts only where a path ends.
@@ -72,7 +73,7 @@ impl<'a> Graph<'a> {
         let mut events = 0u64;
         for program in programs {
             bases.push(events as u32);
-            events += 1 + program.segments.len() as u64 + program.puts.len() as u64;
+            events += 1 + program.segments.len() as u64 + 2 * program.puts.len() as u64;
         }
         let all = events * u64::from(EPOCHS + 1);
         let stride = u32::try_from(all).map_err(|_| Violation::TooLarge { events: all })? / (EPOCHS + 1);
@@ -108,7 +109,7 @@ impl<'a> Graph<'a> {
         for (lane, index, instruction) in program.instructions() {
             let at = at(program, lane, index);
             match instruction.op {
-                Op::Put(id) if event.local >= transfers && id.0 == event.local - transfers => {
+                Op::Put(id) if event.local >= transfers && id.0 == (event.local - transfers) / 2 => {
                     return Party::Transfer(at);
                 }
                 _ if instruction.segments.contains(&(event.local - 1)) => return Party::Instruction(at),
@@ -138,7 +139,9 @@ impl<'a> Graph<'a> {
             return ControlFlow::Continue(());
         }
         if event.local >= transfers {
-            return visit(same(segment_event(structure.posted_by[(event.local - transfers) as usize]), epoch));
+            let (put, is_landing) = ((event.local - transfers) / 2, (event.local - transfers) % 2 == 1);
+            let before = if is_landing { event.local - 1 } else { segment_event(structure.posted_by[put as usize]) };
+            return visit(same(before, epoch));
         }
         let segment = event.local - 1;
         let is_first = structure.first[segment as usize];
@@ -227,7 +230,7 @@ impl<'a> Graph<'a> {
         let transfers = transfer_event(program, 0);
         let mut segment = match event.local {
             0 => return Vec::new(),
-            local if local >= transfers => structure.posted_by[(local - transfers) as usize],
+            local if local >= transfers => structure.posted_by[(local - transfers) as usize / 2],
             local => local - 1,
         };
         let picked = program.picked(&program.segments[segment as usize]);
@@ -285,8 +288,9 @@ impl<'a> Search<'a> {
     }
 
     /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
-    /// the event whose past is asked for, if it is among the starts. Hosts wait
-    /// until the end: their predecessors are a whole launch.
+    /// the event whose past is asked for, if it is among the starts. Earlier
+    /// segments of an instruction are as near as the last: without that, a sum of many sources hides its first reads behind
+    /// the past of all the others. Hosts wait until the end: their predecessors are a whole launch.
     fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
         let round = self.round;
@@ -312,6 +316,8 @@ impl<'a> Search<'a> {
                 let is_host = graph.event(p).0.local == 0;
                 if is_host {
                     hosts.push_back(p)
+                } else if p + 1 == node {
+                    near.push_front(p)
                 } else {
                     near.push_back(p)
                 }

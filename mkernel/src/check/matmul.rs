@@ -71,7 +71,7 @@ pub(super) fn product<E>(
 }
 
 /// `sum += left right`, all row-major, `left` of shape `[m, k]` and `right` of `[k, n]`.
-fn accumulate((m, k, n): (u64, u64, u64), left: &[f64], right: &[f64], sum: &mut [f64]) {
+pub(super) fn accumulate((m, k, n): (u64, u64, u64), left: &[f64], right: &[f64], sum: &mut [f64]) {
     let (m, k, n) = (m as usize, k as usize, n as usize);
     assert!(left.len() == m * k && right.len() == k * n && sum.len() == m * n);
     // SAFETY: the strides are those of dense row-major matrices, whose lengths are asserted above, and `sum` is

@@ -21,6 +21,7 @@
 //! Up to [`SAMPLING_FLOPS`] every element is checked, beyond it a seeded sample with one element of every tile.
 
 mod ag_gemm;
+mod attention;
 mod bound;
 mod matmul;
 mod product;

@@ -42,6 +42,27 @@ pub(crate) struct ProblemArgs {
     /// Columns of A, rows of B.
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(crate) k: Option<u64>,
+    /// Sequences of attention.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) batch: Option<u64>,
+    /// Heads of Q and O.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) heads: Option<u64>,
+    /// Heads of K and V [default: as --heads]
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) kv_heads: Option<u64>,
+    /// Positions of the sequence.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) seq: Option<u64>,
+    /// Length of one head's vectors.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) dim: Option<u64>,
+    /// Let a position see only itself and those before it.
+    #[arg(long)]
+    pub(crate) causal: bool,
+    /// How the sequence is divided between ranks.
+    #[arg(long, value_enum, default_value_t = LayoutName::ZigZag)]
+    pub(crate) layout: LayoutName,
     /// Element type [default: bf16, or that of --input]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DTypeName>,
@@ -69,6 +90,11 @@ impl ProblemArgs {
             "--m" => self.m,
             "--n" => self.n,
             "--k" => self.k,
+            "--batch" => self.batch,
+            "--heads" => self.heads,
+            "--kv-heads" => self.kv_heads,
+            "--seq" => self.seq,
+            "--dim" => self.dim,
             _ => None,
         }
     }
@@ -120,10 +146,23 @@ pub(crate) struct PlanArgs {
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
+<<<<<<< HEAD
     /// C = A B, with K split over the ranks and C sharded by rows.
     GemmRs,
     /// C = A B, with K split over the ranks and C on every rank.
     GemmAr,
+=======
+    /// O = softmax(Q K^T) V, with all four sharded along the sequence.
+    RingAttention,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LayoutName {
+    /// One run of positions per rank.
+    Plain,
+    /// Two runs per rank, one from each end: equal work under a causal mask.
+    ZigZag,
+>>>>>>> main
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -91,7 +91,13 @@ impl Stop {
             Stop::Refused(error) => match error {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
-                Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
+                Error::TooManyRanks { .. } => 2,
+                Error::Plan(_)
+                | Error::Split(_)
+                | Error::Tensor(_)
+                | Error::Memory { .. }
+                | Error::NoExecutor
+                | Error::File { .. } => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
             },
             Stop::Failed(_) | Stop::Stdout(_) => 1,

@@ -25,6 +25,7 @@ fn wrong_flags_are_refused_in_one_line_that_names_them() {
         ("run ag-gemm @ --gpus 3,,2", &["--gpus", "3,2"]),
         ("run ag-gemm @ --nodes 3 --gpus 3,2", &["--nodes is 3", "--gpus lists 2"]),
         ("run ag-gemm @ --nodes 4294967295 --gpus 4294967295", &["--nodes and --gpus", "at most"]),
+        ("run ag-gemm @ --nodes 13 --gpus 5", &["65 ranks", "at most 64", "plan"]),
         ("run ag-gemm @ --dtype f64", &["--dtype", "bf16, f16, f32"]),
         ("run ag-gemm @ --gpus 2 --roles intra=0", &["--roles", "intra", "at least 1"]),
         ("run ag-gemm @ --gpus 2 --roles compute=0", &["--roles", "compute", "at least 1"]),

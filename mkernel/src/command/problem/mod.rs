@@ -5,9 +5,14 @@ mod axes;
 use std::path::Path;
 
 use mkernel::check::Reference;
+<<<<<<< HEAD
 use mkernel::{AgGemm, AllReduce, GemmAr, GemmRs, Partial, Tensors, World};
+=======
+use mkernel::ring_attention::Layout;
+use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
+>>>>>>> main
 
-use super::args::{OpName, ProblemArgs};
+use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
 use axes::{Bound, Element, Form, bind};
 
@@ -52,9 +57,22 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
             let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
             action.act(GemmAr { m, n, k, dtype, partial, all_reduce }, tensors)
         }
+        OpName::RingAttention => {
+            let bound = bind(args, &ATTENTION, input)?;
+            let [batch, heads, kv_heads] = ["--batch", "--heads", "--kv-heads"].map(|axis| bound.axis(axis));
+            let (seq, dim, dtype) = (bound.axis("--seq"), bound.axis("--dim"), bound.dtype);
+            let mask = if args.causal { Mask::Causal } else { Mask::None };
+            let layout = match args.layout {
+                LayoutName::Plain => Layout::Plain,
+                LayoutName::ZigZag => Layout::ZigZag,
+            };
+            let operator = RingAttention { batch, heads, kv_heads, seq, dim, mask, layout, dtype };
+            action.act(operator, bound.tensors)
+        }
     }
 }
 
+<<<<<<< HEAD
 /// Sizes and inputs of a product of two matrices.
 fn product(args: &ProblemArgs, input: Option<&Path>) -> Result<([u64; 3], Bound), Usage> {
     let bound = bind(args, &MATRICES, input)?;
@@ -72,6 +90,14 @@ fn check_options(args: &ProblemArgs) -> Result<(), Usage> {
     }
     Ok(())
 }
+=======
+/// Queries over keys and values.
+const ATTENTION: [Form; 3] = [
+    Form { name: "q", axes: &["--batch", "--heads", "--seq", "--dim"], element: Element::Float },
+    Form { name: "k", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
+    Form { name: "v", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
+];
+>>>>>>> main
 
 /// A product of two matrices.
 const MATRICES: [Form; 2] = [
