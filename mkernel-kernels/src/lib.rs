@@ -5,13 +5,10 @@ pub mod profile;
 pub mod split;
 
 pub mod ag_gemm;
-<<<<<<< HEAD
 pub mod gemm_ar;
 pub mod gemm_rs;
-pub mod split_k;
-=======
 pub mod ring_attention;
->>>>>>> main
+pub mod split_k;
 
 pub use ag_gemm::AgGemm;
 pub use gemm_ar::{AllReduce, GemmAr};

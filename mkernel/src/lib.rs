@@ -44,9 +44,5 @@ pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::Mask;
 pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
-<<<<<<< HEAD
-pub use mkernel_kernels::{AgGemm, AllReduce, GemmAr, GemmRs, Operator, Partial, Profile, RoleCtas};
-=======
 pub use mkernel_kernels::ring_attention::{self, RingAttention};
-pub use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};
->>>>>>> main
+pub use mkernel_kernels::{AgGemm, AllReduce, GemmAr, GemmRs, Operator, Partial, Profile, RoleCtas};

@@ -146,12 +146,10 @@ pub(crate) struct PlanArgs {
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
-<<<<<<< HEAD
     /// C = A B, with K split over the ranks and C sharded by rows.
     GemmRs,
     /// C = A B, with K split over the ranks and C on every rank.
     GemmAr,
-=======
     /// O = softmax(Q K^T) V, with all four sharded along the sequence.
     RingAttention,
 }
@@ -162,7 +160,6 @@ pub(crate) enum LayoutName {
     Plain,
     /// Two runs per rank, one from each end: equal work under a causal mask.
     ZigZag,
->>>>>>> main
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

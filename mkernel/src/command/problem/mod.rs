@@ -5,12 +5,8 @@ mod axes;
 use std::path::Path;
 
 use mkernel::check::Reference;
-<<<<<<< HEAD
-use mkernel::{AgGemm, AllReduce, GemmAr, GemmRs, Partial, Tensors, World};
-=======
 use mkernel::ring_attention::Layout;
-use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
->>>>>>> main
+use mkernel::{AgGemm, AllReduce, GemmAr, GemmRs, Mask, Partial, RingAttention, Tensors, World};
 
 use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
@@ -72,7 +68,6 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
     }
 }
 
-<<<<<<< HEAD
 /// Sizes and inputs of a product of two matrices.
 fn product(args: &ProblemArgs, input: Option<&Path>) -> Result<([u64; 3], Bound), Usage> {
     let bound = bind(args, &MATRICES, input)?;
@@ -90,14 +85,13 @@ fn check_options(args: &ProblemArgs) -> Result<(), Usage> {
     }
     Ok(())
 }
-=======
+
 /// Queries over keys and values.
 const ATTENTION: [Form; 3] = [
     Form { name: "q", axes: &["--batch", "--heads", "--seq", "--dim"], element: Element::Float },
     Form { name: "k", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
     Form { name: "v", axes: &["--batch", "--kv-heads", "--seq", "--dim"], element: Element::Float },
 ];
->>>>>>> main
 
 /// A product of two matrices.
 const MATRICES: [Form; 2] = [
