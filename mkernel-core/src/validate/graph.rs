@@ -299,7 +299,8 @@ impl<'a> Search<'a> {
     }
 
     /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
-    /// the event whose reads' past is asked for, if it is among the starts. Hosts wait
+    /// the event whose reads' past is asked for, if it is among the starts. Earlier segments of an instruction are as near
+    /// as the last: without that, a sum of many sources hides its first reads behind the past of all the others. Hosts wait
     /// until the end: their predecessors are a whole launch.
     fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
@@ -326,6 +327,8 @@ impl<'a> Search<'a> {
                 let is_host = graph.event(p).0.local == 0;
                 if is_host {
                     hosts.push_back(p)
+                } else if p + 1 == node {
+                    near.push_front(p)
                 } else {
                     near.push_back(p)
                 }
