@@ -1,11 +1,11 @@
 //! The device's protocol (claim, wait, signal, ticket, fault) on host threads under a thread sanitizer.
 //!
-//! The files of `src/device` are compiled as they are, over a `sync.cuh` of `std::atomic`. Where there is no C++ compiler
-//! with a thread sanitizer the test says so and passes, unless `MKERNEL_REQUIRE_CXX` is set, as CI does.
+//! The files of `src/device` are compiled as they are, over a `sync.cuh` of `std::atomic`. Not every machine has a
+//! C++ compiler with a thread sanitizer, so the test is ignored unless asked for, as CI does with `--include-ignored`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::{env, fs};
 
 use mkernel_core::Ticket;
 use mkernel_core::ticket::Lap;
@@ -28,27 +28,16 @@ fn gather() -> PathBuf {
     folder
 }
 
-fn compile(folder: &Path, source: &str, program: &str) -> std::io::Result<Output> {
+fn compile(folder: &Path) -> std::io::Result<Output> {
     let flags = ["-std=c++17", "-O1", "-g", "-Wall", "-Werror", "-fsanitize=thread", "-pthread"];
-    Command::new("c++").current_dir(folder).args(flags).args([source, "-o", program]).output()
-}
-
-fn has_sanitizer(folder: &Path) -> bool {
-    fs::write(folder.join("empty.cpp"), "int main() {}\n").unwrap();
-    let works = compile(folder, "empty.cpp", "empty").is_ok_and(|output| output.status.success())
-        && Command::new(folder.join("empty")).status().is_ok_and(|status| status.success());
-    assert!(works || env::var_os("MKERNEL_REQUIRE_CXX").is_none(), "no C++ compiler with a thread sanitizer");
-    works
+    Command::new("c++").current_dir(folder).args(flags).args(["main.cpp", "-o", "protocol"]).output()
 }
 
 #[test]
+#[ignore = "needs a C++ compiler with a thread sanitizer"]
 fn the_protocol_is_free_of_races_and_its_tickets_are_those_of_the_core() {
     let folder = gather();
-    if !has_sanitizer(&folder) {
-        eprintln!("skipped: no C++ compiler with a thread sanitizer");
-        return;
-    }
-    let compiled = compile(&folder, "main.cpp", "protocol").unwrap();
+    let compiled = compile(&folder).unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let run = Command::new(folder.join("protocol")).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
