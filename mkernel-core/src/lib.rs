@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod address;
 pub mod builder;
 pub mod dtype;
 pub mod executor;
@@ -36,11 +37,12 @@ pub mod transport;
 pub mod validate;
 pub mod world;
 
+pub use address::{Addresses, RankAddresses};
 pub use builder::{LaneBuilder, ProgramBuilder};
 pub use dtype::DType;
 pub use executor::{Executor, Run};
 pub use fault::{Fault, FaultKind};
-pub use program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Routed, Segment, Stage};
+pub use program::{Instruction, Lane, LaneId, Law, Mask, Op, Placement, Program, Put, PutId, Routed, Segment, Stage};
 pub use proxy::Proxy;
 pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};

@@ -33,6 +33,15 @@ pub struct LaneId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PutId(pub u32);
 
+/// Which keys a row of attention sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mask {
+    /// All of them.
+    None,
+    /// Those at its own position and before.
+    Causal,
+}
+
 /// What an instruction does between its waits and its signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -51,6 +60,18 @@ pub enum Op {
         input: DType,
         /// Element type of the tile written.
         output: DType,
+    },
+    /// One tile of attention with a running softmax: the first segment reads a `[rows, dim]` span of Q, and every segment
+    /// a `[keys, dim]` span of K and one of V; `softmax(Q K^T / sqrt(dim)) V` over the keys of all segments, with state in
+    /// f32 and one rounding to `dtype`, is written to the `[rows, dim]` span. A segment's [`Segment::position`] is the
+    /// position of its first key. Keys that the mask hides contribute nothing, whatever their values.
+    Attention {
+        /// Element type of Q, K, V and O.
+        dtype: DType,
+        /// Which keys each row sees.
+        mask: Mask,
+        /// Position of the first row of Q in the sequence.
+        query: u64,
     },
     /// A sum: each segment reads one source of the written span's shape, in f32 or in `narrow` as its row width says; the
     /// sum in segment order, accumulated in f32, is rounded once to `output`.
@@ -139,6 +160,7 @@ impl Op {
             Op::Put(_) => "put",
             Op::Release => "release",
             Op::Gemm { .. } => "gemm",
+            Op::Attention { .. } => "attention",
             Op::Reduce { .. } => "reduce",
             Op::Pack { .. } => "pack",
             Op::Route { .. } => "route",

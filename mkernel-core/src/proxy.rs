@@ -226,8 +226,8 @@ mod tests {
             let empty = Put { retired: Some(CellId(2)), ..Put::signal(Rank(0), Rank(1), CellId(0)) };
             let (source, target) = (rows(Rank(0)), rows(Rank(1)));
             let count = Some(Span::flat(Rank(0), RegionId(0), 8, 8));
-            lane.put(&[], empty);
-            // The credit: the target's memory is free for the next epoch.
+            // The credit: what landed in the epoch before was seen, and its memory is free.
+            lane.put(&[CellId(3)], empty);
             lane.put(&[CellId(3)], Put { source, count, target, cell: CellId(1), ..empty });
             lane.push(Op::Release, Step::new(&[CellId(2)], &[]), &[], &[]);
         }
@@ -247,7 +247,7 @@ mod tests {
         }
 
         fn fill(&self, lane: &mut LaneBuilder<'_>) {
-            lane.put(&[CellId(1)], Put::signal(Rank(1), Rank(0), CellId(3)));
+            lane.put(&[CellId(0), CellId(1)], Put::signal(Rank(1), Rank(0), CellId(3)));
         }
     }
 

@@ -63,6 +63,20 @@ pub enum PlanError {
         /// The element type given.
         dtype: DType,
     },
+    /// The head dimension is not supported.
+    #[error("--dim is {dim}; it must be a multiple of 8 from 16 to 256")]
+    HeadDim {
+        /// The dimension given.
+        dim: u64,
+    },
+    /// Query heads cannot be shared out between key heads.
+    #[error("--heads {heads} is not a multiple of --kv-heads {kv_heads}")]
+    KvHeads {
+        /// Heads of Q.
+        heads: u64,
+        /// Heads of K and V.
+        kv_heads: u64,
+    },
     /// The plan of one rank would not fit in memory.
     #[error(
         "the plan of one rank would have {instructions} instructions, more than {max}; use a smaller shape or more ranks"

@@ -50,6 +50,11 @@ impl Work {
         Work { role, seconds: bytes / profile.sm_copy, useful: (profile.link / profile.sm_copy).ceil() as u32 }
     }
 
+    /// Sums that read `bytes` of this rank's memory.
+    pub fn sums(role: RoleName, bytes: f64, profile: &Profile) -> Work {
+        Work { role, seconds: bytes / profile.sm_copy, useful: profile.sms }
+    }
+
     /// `tickets` handed to the proxy: one SM keeps any NIC busy.
     pub fn tickets(role: RoleName, tickets: f64, profile: &Profile) -> Work {
         Work { role, seconds: tickets * profile.ticket, useful: 1 }
@@ -68,6 +73,12 @@ pub fn cost(program: &Program, instruction: &Instruction, role: RoleName, profil
                 _ => 0.0,
             };
             Work::flops(role, 2.0 * segments.map(product).sum::<f64>(), profile)
+        }
+        Op::Attention { dtype, .. } => {
+            let rows = program.writes(instruction).iter().map(|s| f64::from(s.rows)).sum::<f64>();
+            let keys =
+                |reads: &[Span]| reads.last().map_or(0.0, |v| f64::from(v.rows) * (v.row_bytes / dtype.bytes()) as f64);
+            Work::flops(role, 4.0 * rows * segments.map(keys).sum::<f64>(), profile)
         }
         Op::Copy => Work::copies(role, moved(program.writes(instruction)), profile),
         Op::Reduce { .. } => Work::copies(role, segments.map(moved).sum(), profile),

@@ -328,13 +328,11 @@ impl Detector<'_> {
             return Err(Race::SharedPutCell { put: self.parties[node as usize], rank, cell });
         }
         if let Some(previous) = epoch.checked_sub(1).and_then(|e| self.uses.get_mut(&(rank, cell, e))) {
-            let is_ordered = previous.count == planned && previous.contributors.iter().all(|&c| clock.has(c));
-            if !is_ordered {
-                previous.early = Some(node);
-                let late = previous.waits.iter().copied().find(|&w| !clock.has(w));
-                if let Some(late) = late.or(is_put.then(|| previous.contributors.first().copied()).flatten()) {
-                    return Err(self.early(cell, node, late));
-                }
+            previous.early = Some(node);
+            let late = previous.waits.iter().copied().find(|&w| !clock.has(w));
+            let fallen = previous.contributors.iter().copied().find(|&c| is_put && !clock.has(c));
+            if let Some(late) = late.or(fallen) {
+                return Err(self.early(cell, node, late));
             }
         } else if epoch > 0 && planned > 0 {
             self.uses.entry((rank, cell, epoch - 1)).or_default().early = Some(node);

@@ -42,5 +42,9 @@ pub use report::Report;
 pub use session::{Options, Schedule, Session};
 pub use tensor::{Tensor, Tensors};
 
+pub use mkernel_core::Mask;
 pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
-pub use mkernel_kernels::{AgGemm, MoeDispatchGemm, MoeFfn, Operator, Profile, RoleCtas};
+pub use mkernel_kernels::ring_attention::{self, RingAttention};
+pub use mkernel_kernels::{
+    AgGemm, AllReduce, GemmAr, GemmRs, MoeDispatchGemm, MoeFfn, Operator, Partial, Profile, RoleCtas,
+};

@@ -35,14 +35,15 @@ struct Raise {
     by_put: bool,
 }
 
-/// Local number of a program's events: 0 is the host before the launch, then segments, transfers and choices.
+/// Local number of a program's events: 0 is the host before the launch, then segments, then two for each put: the read of
+/// its source, and its landing; then choices.
 pub(super) fn segment_event(segment: u32) -> u32 {
     1 + segment
 }
 
-/// Local number of the transfer of a put.
+/// Local number of the event in which a put's source is read; the put's landing is the next one.
 pub(super) fn transfer_event(program: &Program, put: u32) -> u32 {
-    1 + program.segments.len() as u32 + put
+    1 + program.segments.len() as u32 + 2 * put
 }
 
 /// Local number of the first choice; they come last.
@@ -142,9 +143,10 @@ fn collect_program(programs: &[Program], index: usize, program: &Program, bases:
         if let Op::Put(id) = instruction.op {
             let put = program.put(id);
             let event = Event { program: index as u32, local: transfer_event(program, id.0) };
+            let landing = Event { local: event.local + 1, ..event };
             let party = Party::Transfer(at);
             if let Some(cell) = flat(put.target.rank, put.cell) {
-                raises.push(Raise { cell, event, amount: 1, party, by_put: true });
+                raises.push(Raise { cell, event: landing, amount: 1, party, by_put: true });
             }
             if let Some(cell) = put.retired.and_then(|c| flat(program.rank, c)) {
                 raises.push(Raise { cell, event, amount: 1, party, by_put: false });

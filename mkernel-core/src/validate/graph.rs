@@ -1,14 +1,15 @@
 //! The graph of events over the unrolled epochs, and whether one event always comes before another.
 //!
 //! Events of a program in one epoch: the **host** before the launch (0), one per **segment** (its reads; the last one of
-//! an instruction also its writes and signals), one per **transfer** (the put's read, write and signals), and one per
-//! **choice**: the reads by which a segment chooses what it waits for and gathers. Edges:
+//! an instruction also its writes and signals), two per **transfer** (the read of the put's source, with `retired`; its
+//! landing, with the put's signal), and one per **choice**: the reads by which a segment chooses what it waits for and
+//! gathers. Edges:
 //! - host -> every first segment of the launch; every last segment -> the host before the next launch. A transfer is not
 //!   among them: it may outlive its launch unless something waits for it.
-//! - a segment -> the next of its instruction; a put's last segment -> its transfer; a choice -> its segment.
+//! - a segment -> the next of its instruction; a put's last segment -> its read -> its landing; a choice -> its segment.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
-//!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
-//!   counts only where a path ends.
+//!   cannot be reached without any one of them. A wait that data may leave out orders the reads of that segment
+//!   alone: the edge counts only where a path ends, in a read.
 //!
 //! The order of a lane is no edge.
 
@@ -31,8 +32,17 @@ pub(super) type Node = u32;
 pub(super) struct Claim {
     pub(super) before: Node,
     pub(super) after: Node,
+    /// Whether it is what `after` reads that must come later: picked waits order that, and nothing else of the event.
+    pub(super) is_read: bool,
     /// What to report if it is false; the graph does not look at it.
     pub(super) subject: u32,
+}
+
+impl Claim {
+    /// The event whose picked waits count.
+    fn end(&self) -> Option<Node> {
+        self.is_read.then_some(self.after)
+    }
 }
 
 /// What the events of one program hang on, by segment or put.
@@ -118,7 +128,7 @@ impl<'a> Graph<'a> {
         for (lane, index, instruction) in program.instructions() {
             let at = at(program, lane, index);
             match instruction.op {
-                Op::Put(id) if segment.is_none() && id.0 == event.local - transfers => {
+                Op::Put(id) if segment.is_none() && id.0 == (event.local - transfers) / 2 => {
                     return Party::Transfer(at);
                 }
                 _ if segment.is_some_and(|s| instruction.segments.contains(&s)) => return Party::Instruction(at),
@@ -151,6 +161,12 @@ impl<'a> Graph<'a> {
         event.local >= choice_event(&self.programs[event.program as usize], 0)
     }
 
+    /// The put of a transfer's event, and whether it is the landing.
+    fn put_of(&self, event: Event) -> (u32, bool) {
+        let local = event.local - transfer_event(&self.programs[event.program as usize], 0);
+        (local / 2, local % 2 == 1)
+    }
+
     fn is_transfer(&self, event: Event) -> bool {
         event.local > 0 && self.segment_of(event).is_none()
     }
@@ -174,8 +190,9 @@ impl<'a> Graph<'a> {
             return ControlFlow::Continue(());
         }
         let Some(number) = self.segment_of(event) else {
-            let put = event.local - transfer_event(program, 0);
-            return visit(same(segment_event(structure.posted_by[put as usize]), epoch));
+            let (put, is_landing) = self.put_of(event);
+            let before = if is_landing { event.local - 1 } else { segment_event(structure.posted_by[put as usize]) };
+            return visit(same(before, epoch));
         };
         visit(same(if structure.first[number as usize] { 0 } else { segment_event(number - 1) }, epoch))?;
         let is_choice = self.is_choice(event);
@@ -213,20 +230,18 @@ impl<'a> Graph<'a> {
         (first < second && !self.is_transfer(x)) || (first == second && x.local == 0)
     }
 
-    /// Whether in every epoch `after` itself waits for a cell that `before` raises in that epoch: the usual case, and the
-    /// cheapest.
-    pub(super) fn is_direct(&self, before: Event, after: Event) -> bool {
+    /// Whether in every epoch `after`, or what it reads if that is asked for, itself waits for a cell that `before` raises in
+    /// that epoch: the usual case, and the cheapest.
+    pub(super) fn is_direct(&self, before: Event, after: Event, is_read: bool) -> bool {
         let program = &self.programs[after.program as usize];
         if after.local == 0 {
             return false;
         }
-        let posted = || {
-            let put = after.local - transfer_event(program, 0);
-            self.structures[after.program as usize].posted_by[put as usize]
-        };
+        let posted = || self.structures[after.program as usize].posted_by[self.put_of(after).0 as usize];
         let number = self.segment_of(after).unwrap_or_else(posted);
+        let may_pick = is_read && !self.is_choice(after) && !self.is_transfer(after);
         let segment = &program.segments[number as usize];
-        let picked = self.picks.get(&(after.program, segment.picked.clone())).filter(|_| !self.is_choice(after));
+        let picked = self.picks.get(&(after.program, segment.picked.clone())).filter(|_| may_pick);
         self.raised(before).any(|(rank, cell)| {
             let is_here = rank == program.rank && program.cell(cell).born == Born::Empty;
             let is_picked = || picked.is_some_and(|cells| cells.binary_search(&cell).is_ok());
@@ -240,8 +255,12 @@ impl<'a> Graph<'a> {
         let segment = self.segment_of(event).filter(|_| !self.is_choice(event));
         let signals = segment.map_or(0..0, |s| self.structures[event.program as usize].signals[s as usize].clone());
         let signals = program.signals[signals.start as usize..signals.end as usize].iter().map(|s| (s.rank, s.cell));
-        let put = self.is_transfer(event).then(|| program.puts[(event.local - transfer_event(program, 0)) as usize]);
-        signals.chain(put.map(|put| (put.target.rank, put.cell)))
+        let by_put = self.is_transfer(event).then(|| {
+            let (put, is_landing) = self.put_of(event);
+            let put = &program.puts[put as usize];
+            if is_landing { Some((put.target.rank, put.cell)) } else { put.retired.map(|cell| (program.rank, cell)) }
+        });
+        signals.chain(by_put.flatten())
     }
 
     /// The first of `claims` that does not hold.
@@ -251,18 +270,18 @@ impl<'a> Graph<'a> {
     /// it, the busiest cell first; then, for what is left, a full search, which decides.
     pub(super) fn refute(&self, mut claims: Vec<Claim>) -> Option<Claim> {
         let mut search = Search::new(self);
-        claims.sort_by_key(|c| c.after);
+        claims.sort_by_key(|c| (c.after, c.is_read));
         let mut open: Vec<Claim> = Vec::new();
-        for group in claims.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), NEAR);
+        for group in claims.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), NEAR);
             open.extend(group.iter().filter(|c| !search.found(c.before)));
         }
         let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
         let mut index = 0;
-        for group in open.chunk_by(|a, b| a.after == b.after) {
+        for group in open.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
             let members = index..index + group.len() as u32;
             index = members.end;
-            for key in self.gates(group[0].after) {
+            for key in self.gates(&group[0]) {
                 by_cell.entry(key).or_default().extend(members.clone());
             }
         }
@@ -282,8 +301,8 @@ impl<'a> Graph<'a> {
             }
         }
         let rest: Vec<Claim> = open.into_iter().zip(settled).filter(|(_, s)| !s).map(|(c, _)| c).collect();
-        for group in rest.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), usize::MAX);
+        for group in rest.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), usize::MAX);
             if let Some(claim) = group.iter().find(|c| !search.found(c.before)) {
                 return Some(*claim);
             }
@@ -292,16 +311,17 @@ impl<'a> Graph<'a> {
     }
 
     /// The cells, with the epoch of their contributions, that an event's own waits go through.
-    fn gates(&self, node: Node) -> Vec<(u32, u32)> {
-        let (event, epoch) = self.event(node);
+    fn gates(&self, claim: &Claim) -> Vec<(u32, u32)> {
+        let (event, epoch) = self.event(claim.after);
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
         if event.local == 0 {
             return Vec::new();
         }
-        let posted = || structure.posted_by[(event.local - transfer_event(program, 0)) as usize];
-        let mut segment = self.segment_of(event).unwrap_or_else(posted);
-        let picked = if self.is_choice(event) { &[] } else { program.picked(&program.segments[segment as usize]) };
+        let own = self.segment_of(event);
+        let mut segment = own.unwrap_or_else(|| structure.posted_by[self.put_of(event).0 as usize]);
+        let may_pick = claim.is_read && own.is_some() && !self.is_choice(event);
+        let picked = if may_pick { program.picked(&program.segments[segment as usize]) } else { &[] };
         let mut gates: Vec<_> = picked.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)).collect();
         loop {
             let waits = program.waits(&program.segments[segment as usize]);
@@ -376,7 +396,8 @@ impl<'a> Search<'a> {
     }
 
     /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
-    /// the event whose past is asked for, if it is among the starts. Hosts wait
+    /// the event whose reads' past is asked for, if it is among the starts. Earlier segments of an instruction are as near
+    /// as the last: without that, a sum of many sources hides its first reads behind the past of all the others. Hosts wait
     /// until the end: their predecessors are a whole launch.
     fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
@@ -403,6 +424,8 @@ impl<'a> Search<'a> {
                 let is_host = graph.event(p).0.local == 0;
                 if is_host {
                     hosts.push_back(p)
+                } else if p + 1 == node {
+                    near.push_front(p)
                 } else {
                     near.push_back(p)
                 }

@@ -66,12 +66,12 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
                 add(span, event(segment_event(instruction.segments.end - 1)), kind, 0);
             }
             if let Op::Put(id) = instruction.op {
-                let (put, transfer) = (program.put(id), event(transfer_event(program, id.0)));
-                add(&put.source, transfer, Kind::Read, 0);
+                let (put, transfer) = (program.put(id), transfer_event(program, id.0));
+                add(&put.source, event(transfer), Kind::Read, 0);
                 if let Some(count) = &put.count {
                     add(count, event(segment_event(instruction.segments.end - 1)), Kind::Read, 0);
                 }
-                add(&put.target, transfer, Kind::Write, 0);
+                add(&put.target, event(transfer + 1), Kind::Write, 0);
             }
         }
     }
@@ -134,6 +134,10 @@ fn pair(
         return Ok(());
     }
     let (a, b) = (&accesses[i], &accesses[j]);
+    if a.event == b.event && a.later == b.later && (a.kind == Kind::Read) != (b.kind == Kind::Read) {
+        // One event reads before it writes: what it writes is not what it reads, and nothing else writes that.
+        return Ok(());
+    }
     match (a.kind, b.kind) {
         (Kind::Read, Kind::Read) => {}
         (Kind::Write, Kind::Read) => {
@@ -166,23 +170,39 @@ fn pair(
 
 /// Claims, for every epoch e, that the first access of e + its shift precedes the second of e + its shift.
 fn claim(graph: &Graph<'_>, before: (&Access, u32), after: (&Access, u32), subject: usize, claims: &mut Vec<Claim>) {
-    if before.1 == after.1 && before.0.later == after.0.later && graph.is_direct(before.0.event, after.0.event) {
+    let (is_one_epoch, is_read) = (before.1 == after.1 && before.0.later == after.0.later, after.0.kind == Kind::Read);
+    if is_one_epoch && graph.is_direct(before.0.event, after.0.event, is_read) {
         return;
     }
     for epoch in 0..EPOCHS - before.1.max(after.1) {
         let node = |(access, shift): (&Access, u32)| graph.node(access.event, epoch + shift + access.later);
-        let claim = Claim { before: node(before), after: node(after), subject: subject as u32 };
+        let claim = Claim { before: node(before), after: node(after), is_read, subject: subject as u32 };
         if !graph.is_obvious(claim.before, claim.after) {
             claims.push(claim);
         }
     }
 }
 
-/// Contributions for the next epoch come after every wait of this one.
+/// Contributions for the next epoch come after every wait of this one, and after the put that fills the cell in this one:
+/// a put sets a value, and two of them the wrong way round would let the cell fall.
 fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
     let program = &graph.programs[index];
     let mut claims = Vec::new();
     let mut subjects: Vec<(CellId, Event, Event)> = Vec::new();
+    for cell in (0..program.cells.len() as u32).map(CellId) {
+        // A put goes to another rank, so it is alone in its cell; what else other ranks raise are additions.
+        let puts =
+            graph.contributions.events(graph.contributions.flat(index as u32, cell)).iter().filter(|e| {
+                e.program != index as u32 && e.local >= transfer_event(&graph.programs[e.program as usize], 0)
+            });
+        for &put in puts {
+            for epoch in 0..EPOCHS - 1 {
+                let (before, after) = (graph.node(put, epoch), graph.node(put, epoch + 1));
+                claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
+            }
+            subjects.push((cell, put, put));
+        }
+    }
     for (segment, s) in program.segments.iter().enumerate() {
         let waiter = Event { program: index as u32, local: segment_event(segment as u32) };
         for &cell in program.waits(s).iter().chain(program.picked(s)) {
@@ -192,7 +212,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
                 for epoch in 0..EPOCHS - shift {
                     let (before, after) = (graph.node(waiter, epoch), graph.node(raiser, epoch + shift));
                     if !graph.is_obvious(before, after) {
-                        claims.push(Claim { before, after, subject: subjects.len() as u32 });
+                        claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
                     }
                 }
                 subjects.push((cell, waiter, raiser));

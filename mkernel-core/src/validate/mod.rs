@@ -9,7 +9,8 @@
 //! - **memory**: within an epoch every byte has one writer, is written before it is read, and is read before it is
 //!   released; every access of an epoch comes before the next epoch's writes of the same bytes. Order is signals and
 //!   launch boundaries only. Three epochs are unrolled: the first with its initial credits, and two that follow.
-//! - **cells**: a contribution for the next epoch comes after every wait of this one, so a full count means what it says.
+//! - **cells**: a contribution for the next epoch comes after every wait and every put of this one, so a full count means
+//!   what it says and no cell ever falls.
 //! - **bytes**: what crosses the NIC is what the operator's formula says.
 //!
 //! It never calls a planner and looks at no tensor: programs written by hand are judged alike.

@@ -132,6 +132,7 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
         Op::Pack { .. } | Op::Route { .. } | Op::Expert { .. } | Op::Combine { .. } | Op::Merge { .. } => {
             routed::check(program, i)
         }
+        Op::Attention { dtype, .. } => check_attention(program, i, dtype),
         Op::Gemm { input, output } => {
             let [c] = writes else { return Err(Malformed::Arity) };
             let (input, output) = (input.bytes(), output.bytes());
@@ -166,6 +167,26 @@ fn check_reduce(program: &Program, i: &Instruction, narrow: DType, output: DType
             Some(_) if read.rows == write.rows => Ok(()),
             _ => Err(Malformed::Shape),
         }
+    })
+}
+
+/// Q with the first segment, K and V of one shape with every segment, all of one row length.
+fn check_attention(program: &Program, i: &Instruction, dtype: DType) -> Result<(), Malformed> {
+    let [output] = program.writes(i) else { return Err(Malformed::Arity) };
+    let mut first = true;
+    program.segments(i).iter().try_for_each(|segment| {
+        let (query, keys) = match (program.reads(segment), std::mem::take(&mut first)) {
+            ([query, key, value], true) => (Some(query), [key, value]),
+            ([key, value], false) => (None, [key, value]),
+            _ => return Err(Malformed::Arity),
+        };
+        let mut spans = query.into_iter().chain(keys).chain([output]);
+        if !spans.all(|s| elements(s, dtype.bytes())) {
+            return Err(Malformed::Stride);
+        }
+        let widths = keys.iter().all(|s| s.row_bytes == output.row_bytes);
+        let fits = query.is_none_or(|q| same_shape(q, output)) && keys[0].rows == keys[1].rows;
+        if widths && fits && output.row_bytes > 0 { Ok(()) } else { Err(Malformed::Shape) }
     })
 }
 

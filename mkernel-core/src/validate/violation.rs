@@ -216,14 +216,15 @@ pub enum Violation {
         /// What the second touches.
         span: Span,
     },
-    /// A contribution of a later epoch may arrive before an earlier epoch's wait has been met.
-    #[error("{rank} cell {cell}: {raiser} may raise it for the next epoch before {waiter} has seen this one", cell = cell.0)]
+    /// A contribution of a later epoch may arrive before an earlier epoch's wait has been met, or before the put of an
+    /// earlier epoch has landed.
+    #[error("{rank} cell {cell}: {raiser} may raise it for the next epoch before {waiter} is done with this one", cell = cell.0)]
     Overrun {
         /// The rank that holds the cell.
         rank: Rank,
         /// The cell.
         cell: CellId,
-        /// Who waits.
+        /// Who waits, or the earlier epoch's put.
         waiter: Party,
         /// Who raises it too early.
         raiser: Party,

@@ -4,6 +4,7 @@
 //! own buffers in between, as it stays in registers and shared memory on a device, so that an executor may do other
 //! things between any two of these steps.
 
+mod attention;
 mod combine;
 mod copy;
 mod expert;
@@ -52,6 +53,7 @@ pub(crate) trait Kernel {
 /// One kernel of each family: what one instruction in progress needs. Buffers are kept from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
+    attention: attention::Attention,
     copy: copy::Copy,
     gemm: gemm::Gemm,
     reduce: reduce::Reduce,
@@ -69,6 +71,7 @@ impl Kernels {
         match op {
             Op::Put(_) => None,
             Op::Copy => Some(&mut self.copy),
+            Op::Attention { .. } => Some(&mut self.attention),
             Op::Gemm { .. } => Some(&mut self.gemm),
             Op::Reduce { .. } => Some(&mut self.reduce),
             Op::Release => Some(&mut self.release),
@@ -97,13 +100,8 @@ impl Kernels {
 impl<'a> Task<'a> {
     /// The task of one instruction of `program`.
     pub(crate) fn new(host: &'a Host, program: &'a Program, instruction: &'a mkernel_core::Instruction) -> Task<'a> {
-        Task {
-            host,
-            rank: program.rank,
-            op: &instruction.op,
-            segments: program.segments(instruction),
-            writes: program.writes(instruction),
-        }
+        let (segments, writes) = (program.segments(instruction), program.writes(instruction));
+        Task { host, rank: program.rank, op: &instruction.op, segments, writes }
     }
 
     /// Writes one run of bytes and counts it if it leaves the rank.

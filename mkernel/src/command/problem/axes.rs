@@ -74,7 +74,9 @@ pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> 
 fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {
     let mut sizes = BTreeMap::new();
     for &axis in forms.iter().flat_map(|form| form.axes) {
-        let size = args.axis(axis).ok_or_else(|| Usage::MissingShape { flag: axis, needs: flags(forms) })?;
+        // Without grouped queries there are as many heads of keys as of queries.
+        let size = args.axis(axis).or_else(|| args.axis("--heads").filter(|_| axis == "--kv-heads"));
+        let size = size.ok_or_else(|| Usage::MissingShape { flag: axis, needs: flags(forms) })?;
         sizes.insert(axis, size);
     }
     Ok(Bound { sizes, dtype: args.dtype.map_or(DType::Bf16, DType::from), tensors: None })

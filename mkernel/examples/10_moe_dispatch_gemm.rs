@@ -1,6 +1,6 @@
 //! Tokens that go to the experts they chose, given by hand: a token of which every slot is dropped goes nowhere.
 //!
-//! `cargo run --release -p mkernel --example 07_moe_dispatch_gemm`
+//! `cargo run --release -p mkernel --example 10_moe_dispatch_gemm`
 
 use mkernel::{DType, Fill, MoeDispatchGemm, Options, Session, Tensor, World, inputs};
 

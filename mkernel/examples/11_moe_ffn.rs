@@ -1,6 +1,6 @@
 //! A layer of experts on two virtual nodes: who needs whom is data, and only those rows travel.
 //!
-//! `cargo run --release -p mkernel --example 08_moe_ffn`
+//! `cargo run --release -p mkernel --example 11_moe_ffn`
 
 use mkernel::check::{Extent, check};
 use mkernel::{DType, Fill, MoeFfn, Options, Session, World, inputs};
