@@ -58,8 +58,9 @@ fn files(endings: &[&str]) -> Vec<String> {
 /// Whether a file is there for tests or measurements only.
 fn is_test(path: &str) -> bool {
     let folders = ["tests/", "fuzz/", "shared/"];
-    let is_inside = ["/tests/", "/benches/"].iter().any(|part| path.contains(part));
-    folders.iter().any(|f| path.starts_with(f)) || is_inside || path.ends_with("/tests.rs")
+    let is_inside = ["/tests/", "/benches/", "_tests/"].iter().any(|part| path.contains(part));
+    let is_named = ["/tests.rs", "_tests.rs"].iter().any(|end| path.ends_with(end));
+    folders.iter().any(|f| path.starts_with(f)) || is_inside || is_named
 }
 
 /// Lines of code without comments, numbered from 1, each with whether it belongs to tests.

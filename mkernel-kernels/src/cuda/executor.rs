@@ -6,11 +6,13 @@
 //! Why a launch ends: the kernel's waits have deadlines and watch the abort word, which a proxy's fault and the watchdog
 //! raise. A kernel that outlives even that is given up as lost: its memory is leaked, not freed under it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaContext;
-use mkernel_core::{CellId, Executor, Fault, FaultKind, Rank, Run, Scope, Span, Transport, Verified};
+use mkernel_core::executor::NotResident;
+use mkernel_core::{CellId, Executor, Fault, FaultKind, Rank, RoleName, Run, Scope, Span, Transport, Verified};
 
 use super::agent::Agent;
 use super::cache::Cache;
@@ -57,6 +59,7 @@ impl Default for Options {
 /// Runs a world on one GPU; `T` carries the puts of each rank.
 #[derive(Debug)]
 pub struct CudaExecutor<T> {
+    context: Arc<CudaContext>,
     verified: Arc<Verified>,
     options: Options,
     poisoned: Option<Fault>,
@@ -98,9 +101,9 @@ impl<T: Transport> CudaExecutor<T> {
             agents.push(agent);
         }
         let loaded = Loaded::new(context, &images, &rings)?;
-        module.prove_resident(loaded.ctas)?;
+        module.prove_resident(loaded.cta_count())?;
         let parts = Parts::new(context, heap, module, loaded, agents, &options)?;
-        Ok(CudaExecutor { verified, options, poisoned: None, parts: Some(parts) })
+        Ok(CudaExecutor { context: Arc::clone(context), verified, options, poisoned: None, parts: Some(parts) })
     }
 
     /// The value of a cell between launches.
@@ -113,7 +116,7 @@ impl<T: Transport> CudaExecutor<T> {
 
     /// Home CTAs of a launch, over all ranks.
     pub fn ctas(&self) -> u32 {
-        self.parts.as_ref().map_or(0, |parts| parts.loaded.ctas)
+        self.parts.as_ref().map_or(0, |parts| parts.loaded.cta_count())
     }
 
     fn finish(&mut self, ended: Result<Duration, Fault>) -> Result<Run, Fault> {
@@ -127,8 +130,9 @@ impl<T: Transport> CudaExecutor<T> {
             (None, Ok(time)) => {
                 let totals = parts.loaded.totals().map_err(failed)?;
                 let mut run = Run { time_us: time.as_secs_f64() * 1e6, ..Run::default() };
-                for (program, totals) in self.verified.programs().iter().zip(&totals) {
-                    run.lanes.extend(outcome::lane_stats(&self.verified, program.rank, totals));
+                let programs = self.verified.programs().iter();
+                for ((program, ctas), totals) in programs.zip(&parts.loaded.ctas).zip(&totals) {
+                    run.lanes.extend(outcome::lane_stats(&self.verified, program.rank, ctas, totals));
                     let (intra, inter) = program.bytes_out();
                     run.intra_out.push(intra);
                     run.inter_out.push(inter);
@@ -160,6 +164,25 @@ impl<T: Transport> Executor for CudaExecutor<T> {
         let run = self.finish(ended);
         self.poisoned = run.as_ref().err().copied();
         run
+    }
+
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident> {
+        let Some(parts) = self.parts.as_mut() else { return Ok(()) };
+        let mut table = parts.loaded.ctas.clone();
+        for (program, lanes) in self.verified.programs().iter().zip(&mut table) {
+            for (_, count) in program.lanes.iter().zip(lanes).filter(|(lane, _)| lane.role == role) {
+                *count = ctas.get();
+            }
+        }
+        match parts.assign(&self.context, table) {
+            Ok(()) => {}
+            Err(CudaError::NotResident { asked, sms, per_sm }) => {
+                return Err(NotResident { asked, most: sms * per_sm });
+            }
+            // The driver no longer answers: nothing can be launched.
+            Err(_) => self.poisoned = Some(Fault::new(FaultKind::Died, Rank(0))),
+        }
+        Ok(())
     }
 
     fn write(&mut self, span: &Span, bytes: &[u8]) {

@@ -65,17 +65,17 @@ fn source_of(verified: &Verified, rank: Rank, cell: CellId) -> Option<Rank> {
 }
 
 /// The lanes of `rank` with what they did.
-pub(super) fn lane_stats(verified: &Verified, rank: Rank, totals: &[LaneTotals]) -> Vec<LaneStats> {
+pub(super) fn lane_stats(verified: &Verified, rank: Rank, ctas: &[u32], totals: &[LaneTotals]) -> Vec<LaneStats> {
     let lanes = verified.program(rank).map_or(&[][..], |p| &p.lanes);
-    let stats = |(lane, totals): (&mkernel_core::Lane, &LaneTotals)| LaneStats {
+    let stats = |((lane, &ctas), totals): ((&mkernel_core::Lane, &u32), &LaneTotals)| LaneStats {
         rank,
         role: lane.role,
-        ctas: lane.ctas,
+        ctas,
         tasks: totals.tasks,
         busy_us: totals.busy_ns as f64 / 1e3,
         wait_us: totals.wait_ns as f64 / 1e3,
     };
-    lanes.iter().zip(totals).map(stats).collect()
+    lanes.iter().zip(ctas).zip(totals).map(stats).collect()
 }
 
 #[cfg(test)]

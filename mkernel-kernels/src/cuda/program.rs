@@ -22,7 +22,8 @@ pub(super) struct Ring {
 pub(super) struct Loaded {
     pub(super) ranks: Buffer,
     pub(super) homes: Buffer,
-    pub(super) ctas: u32,
+    /// Home CTAs by rank and lane.
+    pub(super) ctas: Vec<Vec<u32>>,
     totals: Vec<(Buffer, usize)>,
     /// Pools, claims and heads that `ranks` leads to.
     _pools: Vec<Buffer>,
@@ -32,8 +33,8 @@ impl Loaded {
     /// Uploads `images`, one per rank, with the ring of each.
     pub(super) fn new(context: &Arc<CudaContext>, images: &[Image], rings: &[Ring]) -> Result<Loaded, CudaError> {
         let mut pools = Pools { context, kept: Vec::new() };
-        let (mut entries, mut homes, mut totals) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, (image, ring)) in images.iter().zip(rings).enumerate() {
+        let (mut entries, mut totals) = (Vec::new(), Vec::new());
+        for (image, ring) in images.iter().zip(rings) {
             let lanes = image.lanes.len();
             let counted = Buffer::new(context, lanes * size_of::<LaneTotals>())?;
             entries.push(RankEntry {
@@ -53,12 +54,23 @@ impl Loaded {
                 reserved: 0,
             });
             totals.push((counted, lanes));
-            for (lane, &ctas) in image.ctas.iter().enumerate() {
-                homes.extend((0..ctas).map(|_| HomeEntry { rank: index as u32, lane: lane as u32 }));
-            }
         }
-        let (ranks, ctas) = (Buffer::of(context, &entries)?, homes.len() as u32);
-        Ok(Loaded { ranks, homes: Buffer::of(context, &homes)?, ctas, totals, _pools: pools.kept })
+        let ctas: Vec<Vec<u32>> = images.iter().map(|i| i.ctas.clone()).collect();
+        let ranks = Buffer::of(context, &entries)?;
+        let homes = home_entries(context, &ctas)?;
+        Ok(Loaded { ranks, homes, ctas, totals, _pools: pools.kept })
+    }
+
+    /// Gives the lanes of every rank other numbers of home CTAs, for the launches to come.
+    pub(super) fn assign(&mut self, context: &Arc<CudaContext>, ctas: Vec<Vec<u32>>) -> Result<(), CudaError> {
+        self.homes = home_entries(context, &ctas)?;
+        self.ctas = ctas;
+        Ok(())
+    }
+
+    /// CTAs of a launch.
+    pub(super) fn cta_count(&self) -> u32 {
+        self.ctas.iter().flatten().sum()
     }
 
     /// Ranks of the launch.
@@ -70,6 +82,17 @@ impl Loaded {
     pub(super) fn totals(&self) -> Result<Vec<Vec<LaneTotals>>, CudaError> {
         self.totals.iter().map(|(buffer, lanes)| read_entries(buffer, *lanes)).collect()
     }
+}
+
+/// One entry per CTA: its rank and the lane that it starts with.
+fn home_entries(context: &Arc<CudaContext>, ctas: &[Vec<u32>]) -> Result<Buffer, CudaError> {
+    let mut homes = Vec::new();
+    for (rank, lanes) in (0u32..).zip(ctas) {
+        for (lane, &ctas) in (0u32..).zip(lanes) {
+            homes.extend((0..ctas).map(|_| HomeEntry { rank, lane }));
+        }
+    }
+    Buffer::of(context, &homes)
 }
 
 struct Pools<'a> {

@@ -87,6 +87,14 @@ impl<T: Transport> Parts<T> {
         })
     }
 
+    /// Gives the lanes of every rank other numbers of home CTAs, if all of them are resident at once.
+    pub(super) fn assign(&mut self, context: &Arc<CudaContext>, ctas: Vec<Vec<u32>>) -> Result<(), CudaError> {
+        self.module.prove_resident(ctas.iter().flatten().fold(0, |sum: u32, &c| sum.saturating_add(c)))?;
+        self.loaded.assign(context, ctas)?;
+        self.entry.homes = self.loaded.homes.address();
+        Ok(())
+    }
+
     /// One launch to its end, serving tickets meanwhile; the time between its events.
     pub(super) fn run(&mut self, options: &Options) -> Result<Duration, Ended> {
         outcome::clear(&self.record);
@@ -94,7 +102,7 @@ impl<T: Transport> Parts<T> {
         self.start.record(&self.stream).map_err(died)?;
         // SAFETY: all that `entry` leads to is owned by `self`, which outlives the launch: it is awaited below, or
         // leaked if it is lost.
-        unsafe { self.module.launch(&self.stream, self.loaded.ctas, &self.entry) }.map_err(died)?;
+        unsafe { self.module.launch(&self.stream, self.loaded.cta_count(), &self.entry) }.map_err(died)?;
         self.end.record(&self.stream).map_err(died)?;
         self.serve(options)?;
         let milliseconds = self.start.elapsed_ms(&self.end).map_err(died)?;
