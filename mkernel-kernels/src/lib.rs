@@ -5,6 +5,7 @@ pub mod profile;
 pub mod split;
 
 pub mod ag_gemm;
+mod gather;
 pub mod ring_attention;
 
 pub use ag_gemm::AgGemm;
