@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod address;
 pub mod builder;
 pub mod dtype;
 pub mod executor;
@@ -34,6 +35,7 @@ pub mod transport;
 pub mod validate;
 pub mod world;
 
+pub use address::{Addresses, RankAddresses};
 pub use builder::{LaneBuilder, ProgramBuilder};
 pub use dtype::DType;
 pub use executor::{Executor, Run};

@@ -50,6 +50,11 @@ impl Work {
         Work { role, seconds: bytes / profile.sm_copy, useful: (profile.link / profile.sm_copy).ceil() as u32 }
     }
 
+    /// Sums that read `bytes` of this rank's memory.
+    pub fn sums(role: RoleName, bytes: f64, profile: &Profile) -> Work {
+        Work { role, seconds: bytes / profile.sm_copy, useful: profile.sms }
+    }
+
     /// `tickets` handed to the proxy: one SM keeps any NIC busy.
     pub fn tickets(role: RoleName, tickets: f64, profile: &Profile) -> Work {
         Work { role, seconds: tickets * profile.ticket, useful: 1 }

@@ -7,20 +7,22 @@
 mod cta;
 mod proxy;
 
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, Thread};
 
+use mkernel_core::executor::NotResident;
 use mkernel_core::validate::At;
-use mkernel_core::{Executor, Fault, FaultKind, LaneId, Rank, Run, Span, Verified};
+use mkernel_core::{Executor, Fault, FaultKind, LaneId, Rank, RoleName, Run, Span, Verified};
 
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
 use crate::ops::Kernels;
 use crate::options::Options;
-use crate::schedule::{self, Claims, Cta};
+use crate::schedule::{Claims, Cta, Split, at};
 use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
@@ -31,6 +33,7 @@ pub struct Threaded {
     host: Arc<Host>,
     options: Options,
     epoch: u64,
+    split: Split,
     ctas: Vec<Cta>,
     proxies: Vec<ProxyWorker>,
     kernels: Vec<Kernels>,
@@ -44,6 +47,7 @@ struct Shared<'a> {
     epoch: u64,
     claims: Claims,
     watch: Watch,
+    split: &'a Split,
     ctas: &'a [Cta],
     /// What each CTA holds, by its index in `ctas`.
     held: Vec<Held>,
@@ -64,10 +68,19 @@ impl Threaded {
         let programs = host.verified.programs();
         let proxies = programs.iter().filter(|p| !p.puts.is_empty() && !options.network.is_dead(p.rank));
         let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;
-        let ctas: Vec<Cta> =
-            programs.iter().filter(|p| !options.network.is_dead(p.rank)).flat_map(schedule::ctas).collect();
-        let (epoch, kernels) = (options.first_epoch, ctas.iter().map(|_| Kernels::default()).collect());
-        Ok(Threaded { host, options, epoch, ctas, proxies, kernels, fault: None })
+        let (epoch, split) = (options.first_epoch, Split::default());
+        let (ctas, kernels) = (Vec::new(), Vec::new());
+        let mut threaded = Threaded { host, options, epoch, split, ctas, proxies, kernels, fault: None };
+        threaded.assign();
+        Ok(threaded)
+    }
+
+    /// Makes the CTAs of the split.
+    fn assign(&mut self) {
+        let programs = self.host.verified.programs().iter();
+        let alive = programs.filter(|p| !self.options.network.is_dead(p.rank));
+        self.ctas = alive.flat_map(|p| self.split.ctas(p)).collect();
+        self.kernels.resize_with(self.ctas.len(), Kernels::default);
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
@@ -77,6 +90,7 @@ impl Threaded {
             epoch: self.epoch,
             claims: Claims::new(&self.host.verified),
             watch: Watch::new(self.options.deadline),
+            split: &self.split,
             ctas: &self.ctas,
             held: self.ctas.iter().map(|_| Held::default()).collect(),
             bells: self.proxies.iter().map(|_| Bell::default()).collect(),
@@ -121,7 +135,7 @@ impl Threaded {
     }
 
     fn report(&self, time_us: f64, reports: Vec<Report>) -> Run {
-        let mut stats: Vec<_> = self.host.verified.programs().iter().map(schedule::no_stats).collect();
+        let mut stats: Vec<_> = self.host.verified.programs().iter().map(|p| self.split.no_stats(p)).collect();
         let mut trace = Vec::new();
         for (cta, report) in self.ctas.iter().zip(reports) {
             for (sum, part) in stats[cta.rank.0 as usize].iter_mut().zip(&report.lanes) {
@@ -145,6 +159,12 @@ impl Executor for Threaded {
         self.epoch = self.epoch.wrapping_add(1);
         self.fault = result.as_ref().err().copied();
         result
+    }
+
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident> {
+        self.split.set(role, ctas);
+        self.assign();
+        Ok(())
     }
 
     fn write(&mut self, span: &Span, bytes: &[u8]) {
@@ -232,6 +252,6 @@ impl Held {
         let word = self.0.load(SeqCst);
         let program = &shared.host.verified.programs()[shared.ctas[index].rank.0 as usize];
         let (lane, instruction) = (LaneId((word >> 40) as u16), (word >> 8) as u32 as usize);
-        (word != 0).then(|| (schedule::at(program, lane, instruction).0, word & Held::PUSHING != 0))
+        (word != 0).then(|| (at(program, lane, instruction).0, word & Held::PUSHING != 0))
     }
 }

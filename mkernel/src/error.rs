@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use mkernel_core::executor::NotResident;
 use mkernel_core::{Fault, Violation};
 use mkernel_kernels::PlanError;
 use safetensors::SafeTensorError;
@@ -15,6 +16,9 @@ pub enum Error {
     /// Change the problem, the world or the roles.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Ask for fewer CTAs.
+    #[error(transparent)]
+    Split(#[from] NotResident),
     /// Pass another tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -1,9 +1,10 @@
 //! One operator of one shape, ready to run.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use mkernel_core::{Executor, Op, Placement, Program, Rank, Run, Span, Verified};
-use mkernel_kernels::{Operator, TensorKind, TensorSpec};
+use mkernel_core::{Executor, Op, Placement, Program, Rank, RoleName, Run, Span, Verified};
+use mkernel_kernels::{Operator, PlanError, RoleCtas, TensorKind, TensorSpec};
 
 use crate::check::Tile;
 use crate::error::Error;
@@ -42,6 +43,24 @@ impl<O: Operator> Instance<O> {
     /// The proved programs that it runs.
     pub fn programs(&self) -> &Verified {
         &self.programs
+    }
+
+    /// Gives roles other numbers of CTAs from the next launch on; roles left open keep theirs. Results do not change.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] for a role with work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
+    /// refused one have their new numbers then.
+    pub fn set_roles(&mut self, roles: &RoleCtas) -> Result<(), Error> {
+        for role in RoleName::ALL {
+            let has_work = self.programs.programs().iter().flat_map(|p| &p.lanes).any(|lane| lane.role == role);
+            match roles.get(role).map(NonZeroU32::new) {
+                None => {}
+                Some(None) if has_work => return Err(PlanError::Starved { role }.into()),
+                Some(None) => {}
+                Some(Some(ctas)) => self.executor.set_ctas(role, ctas)?,
+            }
+        }
+        Ok(())
     }
 
     /// Runs one epoch on global tensors: scatters the inputs, launches, gathers the outputs.

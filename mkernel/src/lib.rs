@@ -45,4 +45,4 @@ pub use tensor::{Tensor, Tensors};
 pub use mkernel_core::Mask;
 pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
 pub use mkernel_kernels::ring_attention::{self, RingAttention};
-pub use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};
+pub use mkernel_kernels::{AgGemm, AllReduce, GemmAr, GemmRs, Operator, Partial, Profile, RoleCtas};

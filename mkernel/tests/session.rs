@@ -130,3 +130,54 @@ fn roles_that_cannot_work_are_a_plan_error() {
     assert!(matches!(session.operator(problem(8, 8, 8)), Err(Error::Plan(_))));
     assert!(matches!(session.operator(problem(0, 8, 8)), Err(Error::Plan(_))));
 }
+
+#[test]
+fn another_split_of_roles_between_launches_changes_nothing_but_time() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(4)] {
+        let options = Options { schedule, ..Options::default() };
+        let mut session = Session::new(World::new(&[2, 1]).unwrap(), options);
+        let problem = problem(300, 40, 30);
+        let instance = session.operator(problem).unwrap();
+        for (epoch, (compute, send)) in [(1, 1), (3, 2), (1, 4), (7, 1), (2, 3)].into_iter().enumerate() {
+            let mut roles = RoleCtas::default();
+            roles.set(RoleName::Compute, compute);
+            roles.set(RoleName::Send, send);
+            instance.set_roles(&roles).unwrap();
+            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64);
+            let (outputs, report) = instance.run(&tensors).unwrap();
+            let of = |role| report.roles.iter().filter(move |r| r.role == role).map(|r| r.ctas).collect::<Vec<_>>();
+            assert_eq!((of(RoleName::Compute), of(RoleName::Send)), (vec![compute], vec![send]));
+            assert_eq!(check(&problem, &tensors, &outputs, Extent::All, &[], 0).unwrap().exact, 300 * 40);
+        }
+        let mut none = RoleCtas::default();
+        none.set(RoleName::Compute, 0);
+        assert!(matches!(instance.set_roles(&none), Err(Error::Plan(_))));
+    }
+}
+
+#[test]
+fn two_thousand_epochs_run_across_the_wrap_of_the_counters() {
+    use mkernel_core::{Executor, validate};
+    use mkernel_kernels::{Operator, Profile};
+    let (problem, world) = (problem(3, 2, 2), World::new(&[2, 1]).unwrap());
+    let plan = |rank| problem.plan(&world, rank, &Profile::HOST, &RoleCtas::default()).unwrap();
+    let verified = std::sync::Arc::new(validate(world.ranks().map(plan).collect()).unwrap());
+    let options = mkernel_sim::Options { first_epoch: u64::MAX - 999, ring: 2, ..mkernel_sim::Options::default() };
+    let mut executor = mkernel_sim::Threaded::new(verified.clone(), options).unwrap();
+    for epoch in 0..2000u16 {
+        // A of ones and twos by epoch, B of ones: each element of C is the sum of a row of A.
+        let value = 1.0 + f32::from(epoch % 2);
+        for placement in verified.programs().iter().flat_map(|p| &p.inputs) {
+            let value = if placement.tensor == "a" { value } else { 1.0 };
+            let bytes = half::bf16::from_f32(value).to_le_bytes();
+            executor.write(&placement.span, &bytes.repeat(placement.span.bytes() as usize / 2));
+        }
+        executor.launch().unwrap();
+        for placement in verified.programs().iter().flat_map(|p| &p.outputs) {
+            let mut bytes = vec![0; placement.span.bytes() as usize];
+            executor.read(&placement.span, &mut bytes);
+            let wanted = half::bf16::from_f32(2.0 * value).to_le_bytes();
+            assert!(bytes.chunks(2).all(|element| element == wanted), "epoch {epoch}");
+        }
+    }
+}

@@ -6,3 +6,4 @@ pub mod model;
 pub mod mutate;
 pub mod random;
 pub mod relay;
+pub mod split_k;

@@ -7,8 +7,8 @@
 //!   among them: it may outlive its launch unless something waits for it.
 //! - a segment -> the next of its instruction; a put's last segment -> its read -> its landing.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
-//!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
-//!   counts only where a path ends.
+//!   cannot be reached without any one of them. A wait that data may leave out orders the reads of that segment
+//!   alone: the edge counts only where a path ends, in a read.
 //!
 //! The order of a lane is no edge.
 
@@ -30,8 +30,17 @@ pub(super) type Node = u32;
 pub(super) struct Claim {
     pub(super) before: Node,
     pub(super) after: Node,
+    /// Whether it is what `after` reads that must come later: picked waits order that, and nothing else of the event.
+    pub(super) is_read: bool,
     /// What to report if it is false; the graph does not look at it.
     pub(super) subject: u32,
+}
+
+impl Claim {
+    /// The event whose picked waits count.
+    fn end(&self) -> Option<Node> {
+        self.is_read.then_some(self.after)
+    }
 }
 
 /// What the events of one program hang on, by segment or put.
@@ -185,15 +194,15 @@ impl<'a> Graph<'a> {
     /// it, the busiest cell first; then, for what is left, a full search, which decides.
     pub(super) fn refute(&self, mut claims: Vec<Claim>) -> Option<Claim> {
         let mut search = Search::new(self);
-        claims.sort_by_key(|c| c.after);
+        claims.sort_by_key(|c| (c.after, c.is_read));
         let mut open: Vec<Claim> = Vec::new();
-        for group in claims.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), NEAR);
+        for group in claims.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), NEAR);
             open.extend(group.iter().filter(|c| !search.found(c.before)));
         }
         let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
         for (index, claim) in open.iter().enumerate() {
-            for key in self.gates(claim.after) {
+            for key in self.gates(claim) {
                 by_cell.entry(key).or_default().push(index as u32);
             }
         }
@@ -213,8 +222,8 @@ impl<'a> Graph<'a> {
             }
         }
         let rest: Vec<Claim> = open.into_iter().zip(settled).filter(|(_, s)| !s).map(|(c, _)| c).collect();
-        for group in rest.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), usize::MAX);
+        for group in rest.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), usize::MAX);
             if let Some(claim) = group.iter().find(|c| !search.found(c.before)) {
                 return Some(*claim);
             }
@@ -223,8 +232,8 @@ impl<'a> Graph<'a> {
     }
 
     /// The cells, with the epoch of their contributions, that an event's own waits go through.
-    fn gates(&self, node: Node) -> Vec<(u32, u32)> {
-        let (event, epoch) = self.event(node);
+    fn gates(&self, claim: &Claim) -> Vec<(u32, u32)> {
+        let (event, epoch) = self.event(claim.after);
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
         let transfers = transfer_event(program, 0);
@@ -233,7 +242,9 @@ impl<'a> Graph<'a> {
             local if local >= transfers => structure.posted_by[(local - transfers) as usize / 2],
             local => local - 1,
         };
-        let picked = program.picked(&program.segments[segment as usize]);
+        let is_segment = event.local < transfers;
+        let picked =
+            if claim.is_read && is_segment { program.picked(&program.segments[segment as usize]) } else { &[] };
         let mut gates: Vec<_> = picked.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)).collect();
         loop {
             let waits = program.waits(&program.segments[segment as usize]);
@@ -288,7 +299,8 @@ impl<'a> Search<'a> {
     }
 
     /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
-    /// the event whose past is asked for, if it is among the starts. Hosts wait
+    /// the event whose reads' past is asked for, if it is among the starts. Earlier segments of an instruction are as near
+    /// as the last: without that, a sum of many sources hides its first reads behind the past of all the others. Hosts wait
     /// until the end: their predecessors are a whole launch.
     fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
@@ -315,6 +327,8 @@ impl<'a> Search<'a> {
                 let is_host = graph.event(p).0.local == 0;
                 if is_host {
                     hosts.push_back(p)
+                } else if p + 1 == node {
+                    near.push_front(p)
                 } else {
                     near.push_back(p)
                 }

@@ -169,7 +169,8 @@ fn pair(
 fn claim(graph: &Graph<'_>, before: (&Access, u32), after: (&Access, u32), subject: usize, claims: &mut Vec<Claim>) {
     for epoch in 0..EPOCHS - before.1.max(after.1) {
         let node = |(access, shift): (&Access, u32)| graph.node(access.event, epoch + shift + access.later);
-        let claim = Claim { before: node(before), after: node(after), subject: subject as u32 };
+        let (before, is_read) = (node(before), after.0.kind == Kind::Read);
+        let claim = Claim { before, after: node(after), is_read, subject: subject as u32 };
         if !graph.is_obvious(claim.before, claim.after) {
             claims.push(claim);
         }
@@ -191,7 +192,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
         for &put in puts {
             for epoch in 0..EPOCHS - 1 {
                 let (before, after) = (graph.node(put, epoch), graph.node(put, epoch + 1));
-                claims.push(Claim { before, after, subject: subjects.len() as u32 });
+                claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
             }
             subjects.push((cell, put, put));
         }
@@ -205,7 +206,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
                 for epoch in 0..EPOCHS - shift {
                     let (before, after) = (graph.node(waiter, epoch), graph.node(raiser, epoch + shift));
                     if !graph.is_obvious(before, after) {
-                        claims.push(Claim { before, after, subject: subjects.len() as u32 });
+                        claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
                     }
                 }
                 subjects.push((cell, waiter, raiser));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use mkernel::{DType, RoleCtas, RoleName};
+use mkernel::{AllReduce, DType, Partial, RoleCtas, RoleName};
 
 /// Runs a dense operator and the communication around it as one persistent kernel per GPU.
 #[derive(Debug, Parser)]
@@ -60,12 +60,18 @@ pub(crate) struct ProblemArgs {
     /// Let a position see only itself and those before it.
     #[arg(long)]
     pub(crate) causal: bool,
-    /// How the sequence is divided between ranks.
-    #[arg(long, value_enum, default_value_t = LayoutName::ZigZag)]
-    pub(crate) layout: LayoutName,
+    /// How the sequence is divided between ranks [default: zig-zag]
+    #[arg(long, value_enum)]
+    pub(crate) layout: Option<LayoutName>,
     /// Element type [default: bf16, or that of --input]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DTypeName>,
+    /// How a node's partial sums cross the NIC, for gemm-rs and gemm-ar [default: narrow]
+    #[arg(long, value_enum)]
+    pub(crate) partial: Option<PartialName>,
+    /// By which way gemm-ar reaches every rank [default: auto]
+    #[arg(long, value_enum)]
+    pub(crate) all_reduce: Option<AllReduceName>,
     /// CTAs of each role, such as compute=2,intra=1; roles left out follow from the shape.
     #[arg(long, value_parser = roles, value_name = "ROLE=CTAS,..")]
     pub(crate) roles: Option<RoleCtas>,
@@ -140,6 +146,10 @@ pub(crate) struct PlanArgs {
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
+    /// C = A B, with K split over the ranks and C sharded by rows.
+    GemmRs,
+    /// C = A B, with K split over the ranks and C on every rank.
+    GemmAr,
     /// O = softmax(Q K^T) V, with all four sharded along the sequence.
     RingAttention,
 }
@@ -165,6 +175,43 @@ impl From<DTypeName> for DType {
             DTypeName::Bf16 => DType::Bf16,
             DTypeName::F16 => DType::F16,
             DTypeName::F32 => DType::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PartialName {
+    /// Rounded once to the element type.
+    Narrow,
+    /// In f32.
+    F32,
+}
+
+impl From<PartialName> for Partial {
+    fn from(name: PartialName) -> Partial {
+        match name {
+            PartialName::Narrow => Partial::Narrow,
+            PartialName::F32 => Partial::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AllReduceName {
+    /// The faster one by the cost model.
+    Auto,
+    /// Reduce-scatter, then all-gather.
+    TwoStep,
+    /// Every node's partials to every other node.
+    OneShot,
+}
+
+impl From<AllReduceName> for AllReduce {
+    fn from(name: AllReduceName) -> AllReduce {
+        match name {
+            AllReduceName::Auto => AllReduce::Auto,
+            AllReduceName::TwoStep => AllReduce::TwoStep,
+            AllReduceName::OneShot => AllReduce::OneShot,
         }
     }
 }

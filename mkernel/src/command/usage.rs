@@ -36,6 +36,8 @@ pub(crate) enum Usage {
     NodeCount { nodes: u32, listed: usize },
     #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
     MissingShape { flag: &'static str, needs: String },
+    #[error("{flag} is for {operators} only; leave it out")]
+    Foreign { flag: &'static str, operators: &'static str },
     #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
     Contradiction { flag: &'static str, given: String, found: String },
     #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
@@ -90,7 +92,12 @@ impl Stop {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
                 Error::TooManyRanks { .. } => 2,
-                Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
+                Error::Plan(_)
+                | Error::Split(_)
+                | Error::Tensor(_)
+                | Error::Memory { .. }
+                | Error::NoExecutor
+                | Error::File { .. } => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
             },
             Stop::Failed(_) | Stop::Stdout(_) => 1,

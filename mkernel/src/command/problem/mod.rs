@@ -6,11 +6,11 @@ use std::path::Path;
 
 use mkernel::check::Reference;
 use mkernel::ring_attention::Layout;
-use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
+use mkernel::{AgGemm, AllReduce, GemmAr, GemmRs, Mask, Partial, RingAttention, Tensors, World};
 
 use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
-use axes::{Element, Form, bind};
+use axes::{Bound, Element, Form, bind};
 
 /// What a command does with an operator, whichever it is.
 pub(crate) trait Action {
@@ -37,11 +37,21 @@ pub(crate) fn world(args: &ProblemArgs) -> Result<World, Usage> {
 
 /// Makes the operator that the flags, or the input file and the flags that agree with it, describe, and acts on it.
 pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>, action: A) -> Result<A::Output, Stop> {
+    check_options(args)?;
+    let partial = args.partial.map_or(Partial::default(), Partial::from);
+    let all_reduce = args.all_reduce.map_or(AllReduce::default(), AllReduce::from);
     match args.op {
         OpName::AgGemm => {
-            let bound = bind(args, &MATRICES, input)?;
-            let [m, n, k] = ["--m", "--n", "--k"].map(|axis| bound.axis(axis));
-            action.act(AgGemm { m, n, k, dtype: bound.dtype }, bound.tensors)
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(AgGemm { m, n, k, dtype }, tensors)
+        }
+        OpName::GemmRs => {
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(GemmRs { m, n, k, dtype, partial }, tensors)
+        }
+        OpName::GemmAr => {
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(GemmAr { m, n, k, dtype, partial, all_reduce }, tensors)
         }
         OpName::RingAttention => {
             let bound = bind(args, &ATTENTION, input)?;
@@ -49,13 +59,37 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
             let (seq, dim, dtype) = (bound.axis("--seq"), bound.axis("--dim"), bound.dtype);
             let mask = if args.causal { Mask::Causal } else { Mask::None };
             let layout = match args.layout {
-                LayoutName::Plain => Layout::Plain,
-                LayoutName::ZigZag => Layout::ZigZag,
+                Some(LayoutName::Plain) => Layout::Plain,
+                Some(LayoutName::ZigZag) | None => Layout::ZigZag,
             };
             let operator = RingAttention { batch, heads, kv_heads, seq, dim, mask, layout, dtype };
             action.act(operator, bound.tensors)
         }
     }
+}
+
+/// Sizes and inputs of a product of two matrices.
+fn product(args: &ProblemArgs, input: Option<&Path>) -> Result<([u64; 3], Bound), Usage> {
+    let bound = bind(args, &MATRICES, input)?;
+    Ok((["--m", "--n", "--k"].map(|axis| bound.axis(axis)), bound))
+}
+
+/// Flags of one operator are wrong for another.
+fn check_options(args: &ProblemArgs) -> Result<(), Usage> {
+    let has_partials = matches!(args.op, OpName::GemmRs | OpName::GemmAr);
+    if args.partial.is_some() && !has_partials {
+        return Err(Usage::Foreign { flag: "--partial", operators: "gemm-rs and gemm-ar" });
+    }
+    let is_attention = matches!(args.op, OpName::RingAttention);
+    for (flag, is_given) in [("--causal", args.causal), ("--layout", args.layout.is_some())] {
+        if is_given && !is_attention {
+            return Err(Usage::Foreign { flag, operators: "ring-attention" });
+        }
+    }
+    if args.all_reduce.is_some() && !matches!(args.op, OpName::GemmAr) {
+        return Err(Usage::Foreign { flag: "--all-reduce", operators: "gemm-ar" });
+    }
+    Ok(())
 }
 
 /// Queries over keys and values.
