@@ -11,6 +11,7 @@ pub mod profile;
 pub mod split;
 
 pub mod ag_gemm;
+mod gather;
 pub mod gemm_ar;
 pub mod gemm_rs;
 pub mod moe;

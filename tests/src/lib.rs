@@ -5,6 +5,7 @@ pub mod judge;
 pub mod model;
 pub mod moe;
 pub mod mutate;
+pub mod original;
 pub mod random;
 pub mod relay;
 pub mod split_k;
