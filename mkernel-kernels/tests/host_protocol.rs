@@ -3,6 +3,8 @@
 //! The files of `src/device` are compiled as they are, over a `sync.cuh` of `std::atomic`. Not every machine has a
 //! C++ compiler with a thread sanitizer, so the test is ignored unless asked for, as CI does with `--include-ignored`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

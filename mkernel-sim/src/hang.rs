@@ -39,12 +39,13 @@ struct Suspect {
 }
 
 /// The fault of a launch in which nothing goes on. `pushing` is an instruction whose ticket finds no slot: then the proxy
-/// is the cause. `held` is any instruction that a CTA holds, for when nothing waits.
+/// is the cause. `held` is any instruction that a CTA holds, for when nothing waits; `rank` is to blame if there is none.
 pub(crate) fn root(
     host: &Host,
     state: &dyn Fn(Rank, LaneId, u32) -> State,
     pushing: Option<At>,
     held: Option<At>,
+    rank: Rank,
 ) -> Fault {
     if let Some(place) = pushing {
         return at_place(FaultKind::FifoFull, place);
@@ -86,7 +87,7 @@ pub(crate) fn root(
     let key = |s: &&Suspect| (s.evidence, s.waiter.place.rank, s.waiter.place.lane, s.waiter.place.instruction);
     match suspects.iter().min_by_key(key) {
         Some(suspect) => unmet(host, &suspect.waiter, suspect.peer),
-        None => held.map_or(Fault::new(FaultKind::Deadline, Rank(0)), |place| at_place(FaultKind::Deadline, place)),
+        None => held.map_or(Fault::new(FaultKind::Deadline, rank), |place| at_place(FaultKind::Deadline, place)),
     }
 }
 

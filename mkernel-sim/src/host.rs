@@ -20,15 +20,27 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// All ranks in this process.
     pub(crate) fn new(verified: Arc<Verified>, first_epoch: u64, poison: bool) -> Result<Host, SimError> {
-        if verified.scope() != Scope::World {
-            return Err(SimError::MissingRanks { hosted: verified.programs().len(), world: verified.world().size() });
-        }
+        check(&verified)?;
         let memory = Memory::new(&verified, poison)?;
-        let cells = Cells::new(&verified, first_epoch);
-        let traffic = Traffic::new(&verified);
-        Ok(Host { verified, memory, cells, traffic, poison })
+        let cells = Cells::new(&verified, first_epoch)?;
+        Ok(Host::of(verified, memory, cells, poison))
     }
+
+    /// All ranks on memory and cells that are there already.
+    pub(crate) fn of(verified: Arc<Verified>, memory: Memory, cells: Cells, poison: bool) -> Host {
+        let traffic = Traffic::new(&verified);
+        Host { verified, memory, cells, traffic, poison }
+    }
+}
+
+/// Refuses programs of a part of the world.
+pub(crate) fn check(verified: &Verified) -> Result<(), SimError> {
+    if verified.scope() != Scope::World {
+        return Err(SimError::MissingRanks { hosted: verified.programs().len(), world: verified.world().size() });
+    }
+    Ok(())
 }
 
 /// Payload bytes that left each rank, counted where they are moved.

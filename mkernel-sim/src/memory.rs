@@ -1,4 +1,4 @@
-//! Host memory of all ranks: raw bytes that threads share.
+//! Host memory of all ranks: raw bytes that threads, or the processes of a host, share.
 //!
 //! # Invariant
 //! Every access is inside its region: [`Memory::at`] checks it, always. No two threads touch a byte at once unless
@@ -10,11 +10,11 @@
 //! Accesses go through raw pointers and never make a reference to shared bytes.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use mkernel_core::{Span, Verified};
 
+use crate::block::Block;
 use crate::error::SimError;
 
 /// What dead bytes hold: a NaN in every float type, so that a stale read shows.
@@ -26,53 +26,28 @@ pub(crate) struct Memory {
     ranks: Vec<Vec<Block>>,
 }
 
-/// One region: owned bytes.
-#[derive(Debug)]
-struct Block {
-    base: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: a block owns its allocation, and nothing in it is bound to a thread.
-unsafe impl Send for Block {}
-// SAFETY: shared access is by raw pointers to plain bytes; the module's invariant says why none of them race.
-unsafe impl Sync for Block {}
-
-impl Block {
-    fn new(bytes: u64) -> Option<Block> {
-        // Never a zero-sized layout, so that every block is one allocation.
-        let layout = Layout::from_size_align(usize::try_from(bytes).ok()?.max(1), 16).ok()?;
-        // SAFETY: the layout's size is at least 1.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Block { base, layout })
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this layout, and the block owns it.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
 impl Memory {
-    /// Memory for all regions of all ranks; poisoned or zero.
+    /// Memory of this process for all regions of all ranks; poisoned or zero.
     pub(crate) fn new(verified: &Verified, poison: bool) -> Result<Memory, SimError> {
         let mut ranks = Vec::new();
         for program in verified.programs() {
             let mut blocks = Vec::new();
             for region in &program.regions {
                 let missing = || SimError::Memory { rank: program.rank, region: region.name, bytes: region.bytes };
-                let block = Block::new(region.bytes).ok_or_else(missing)?;
+                let block = Block::zeroed(region.bytes).ok_or_else(missing)?;
                 if poison {
-                    // SAFETY: the block is `layout.size()` bytes long and not shared yet.
-                    unsafe { ptr::write_bytes(block.base.as_ptr(), POISON, block.layout.size()) }
+                    fill(&block);
                 }
                 blocks.push(block);
             }
             ranks.push(blocks);
         }
         Ok(Memory { ranks })
+    }
+
+    /// Memory that is there already: the regions of each rank.
+    pub(crate) fn of(ranks: Vec<Vec<Block>>) -> Memory {
+        Memory { ranks }
     }
 
     /// Copies bytes `skip..skip + bytes.len()` of row `row` of a span out of memory.
@@ -120,12 +95,18 @@ impl Memory {
         let block = &self.ranks[span.rank.0 as usize][span.region.0 as usize];
         let in_row = skip.checked_add(len).is_some_and(|end| end <= span.row_bytes) && row < span.rows;
         let start = u64::from(row).checked_mul(span.stride).and_then(|o| o.checked_add(span.offset)?.checked_add(skip));
-        let fits = |start: &u64| start.checked_add(len).is_some_and(|end| end <= block.layout.size() as u64);
+        let fits = |start: &u64| start.checked_add(len).is_some_and(|end| end <= block.len() as u64);
         let start = start.filter(|s| in_row && fits(s));
         let start = start.unwrap_or_else(|| panic!("row {row} of {span}, bytes {skip} + {len}: out of bounds"));
-        // SAFETY: `start` is at most the size of the block's allocation.
-        unsafe { block.base.as_ptr().add(start as usize) }
+        // SAFETY: `start` is at most the block's length.
+        unsafe { block.base().add(start as usize) }
     }
+}
+
+/// Makes a block that nobody else uses yet NaN in every float type.
+pub(crate) fn fill(block: &Block) {
+    // SAFETY: the block is of this length, and the caller says that it is not shared yet.
+    unsafe { ptr::write_bytes(block.base(), POISON, block.len()) }
 }
 
 /// The rows of a span that hold bytes.

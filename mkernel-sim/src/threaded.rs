@@ -15,13 +15,15 @@ use std::thread::{self, Thread};
 
 use mkernel_core::executor::NotResident;
 use mkernel_core::validate::At;
-use mkernel_core::{Executor, Fault, FaultKind, LaneId, Rank, RoleName, Run, Span, Verified};
+use mkernel_core::{Executor, Fault, FaultKind, LaneId, Program, Rank, RoleName, Run, Span, Verified};
 
+use crate::board::NAP;
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
 use crate::ops::Kernels;
 use crate::options::Options;
+use crate::peers::{Look, Peers};
 use crate::schedule::{Claims, Cta, Split, at};
 use crate::watch::Watch;
 use cta::{Report, Worker};
@@ -31,6 +33,8 @@ use proxy::{Bell, ProxyWorker};
 #[derive(Debug)]
 pub struct Threaded {
     host: Arc<Host>,
+    /// The other ranks, if this process hosts one rank only.
+    peers: Option<Peers>,
     options: Options,
     epoch: u64,
     split: Split,
@@ -43,6 +47,7 @@ pub struct Threaded {
 /// What the threads of one launch share.
 struct Shared<'a> {
     host: &'a Host,
+    peers: Option<&'a Peers>,
     options: &'a Options,
     epoch: u64,
     claims: Claims,
@@ -64,28 +69,38 @@ impl Threaded {
     /// # Errors
     /// [`SimError`] if a rank is missing, memory does not suffice or the ring has an impossible size.
     pub fn new(verified: Arc<Verified>, options: Options) -> Result<Threaded, SimError> {
-        let host = Arc::new(Host::new(verified, options.first_epoch, options.poison)?);
-        let programs = host.verified.programs();
-        let proxies = programs.iter().filter(|p| !p.puts.is_empty() && !options.network.is_dead(p.rank));
+        let host = Host::new(verified, options.first_epoch, options.poison)?;
+        Threaded::with(host, options, None)
+    }
+
+    /// Hosts every rank, or one rank that has `peers`.
+    pub(crate) fn with(host: Host, options: Options, peers: Option<Peers>) -> Result<Threaded, SimError> {
+        let host = Arc::new(host);
+        let is_here =
+            |p: &&Program| peers.as_ref().is_none_or(|peers| p.rank == peers.own()) && !options.network.is_dead(p.rank);
+        let programs = || host.verified.programs().iter().filter(is_here);
+        let proxies = programs().filter(|p| !p.puts.is_empty());
         let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;
         let (epoch, split) = (options.first_epoch, Split::default());
         let (ctas, kernels) = (Vec::new(), Vec::new());
-        let mut threaded = Threaded { host, options, epoch, split, ctas, proxies, kernels, fault: None };
+        let mut threaded = Threaded { host, peers, options, epoch, split, ctas, proxies, kernels, fault: None };
         threaded.assign();
         Ok(threaded)
     }
 
     /// Makes the CTAs of the split.
     fn assign(&mut self) {
-        let programs = self.host.verified.programs().iter();
-        let alive = programs.filter(|p| !self.options.network.is_dead(p.rank));
-        self.ctas = alive.flat_map(|p| self.split.ctas(p)).collect();
+        let own = self.peers.as_ref().map(Peers::own);
+        let is_here = |p: &&Program| own.is_none_or(|own| p.rank == own) && !self.options.network.is_dead(p.rank);
+        let programs = self.host.verified.programs().iter().filter(is_here);
+        self.ctas = programs.flat_map(|p| self.split.ctas(p)).collect();
         self.kernels.resize_with(self.ctas.len(), Kernels::default);
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
         let shared = Shared {
             host: &self.host,
+            peers: self.peers.as_ref(),
             options: &self.options,
             epoch: self.epoch,
             claims: Claims::new(&self.host.verified),
@@ -97,6 +112,7 @@ impl Threaded {
             active: AtomicUsize::new(self.ctas.len()),
             launcher: thread::current(),
         };
+        let mut look = shared.peers.map(Peers::look);
         let producers: Vec<_> = self.proxies.iter().map(|p| (p.rank(), p.producer())).collect();
         let reports = thread::scope(|scope| {
             for (index, proxy) in self.proxies.iter_mut().enumerate() {
@@ -125,11 +141,11 @@ impl Threaded {
                     }
                 }
             }
-            shared.await_ctas();
+            shared.await_ctas(look.as_mut());
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });
         match shared.watch.fault() {
-            Some(fault) => Err(fault),
+            Some(fault) => Err(look.map_or(fault, |mut look| look.blame(fault))),
             None => Ok(self.report(shared.watch.now_us(), reports)),
         }
     }
@@ -197,9 +213,17 @@ impl Shared<'_> {
 
     /// Nothing has moved for too long: says where the cause shows.
     fn hang(&self) {
+        self.abort(self.root());
+    }
+
+    /// The wait that is nearest to the cause.
+    fn root(&self) -> Fault {
         let held: Vec<_> = self.held.iter().enumerate().filter_map(|(i, h)| h.place(self, i)).collect();
         let state = |rank: Rank, lane: LaneId, index: u32| {
-            if !self.claims.is_claimed(rank, lane, index) {
+            if self.peers.is_some_and(|peers| peers.own() != rank) {
+                // How far it is, only its own process knows.
+                State::Running
+            } else if !self.claims.is_claimed(rank, lane, index) {
                 State::Unclaimed
             } else if held.iter().any(|(p, _)| (p.rank, p.lane, p.instruction) == (rank, lane, index)) {
                 State::Running
@@ -208,7 +232,8 @@ impl Shared<'_> {
             }
         };
         let pushing = held.iter().find(|(_, is_pushing)| *is_pushing).map(|(place, _)| *place);
-        self.abort(hang::root(self.host, &state, pushing, held.first().map(|(place, _)| *place)));
+        let own = self.peers.map_or(Rank(0), Peers::own);
+        hang::root(self.host, &state, pushing, held.first().map(|(place, _)| *place), own)
     }
 
     /// A CTA thread ends.
@@ -220,14 +245,30 @@ impl Shared<'_> {
     }
 
     /// Sleeps until all CTAs have ended; the deadline also covers a CTA that stands still while nobody waits for it.
-    fn await_ctas(&self) {
+    fn await_ctas(&self, mut look: Option<&mut Look<'_>>) {
         while self.active.load(SeqCst) > 0 {
+            if self.watch.is_aborted() {
+                // Again and again: a thread that was about to sleep has missed the last call.
+                self.host.cells.wake_all();
+                thread::park_timeout(NAP);
+                continue;
+            }
+            if look.as_mut().is_some_and(|look| look.is_aborted(&self.watch)) {
+                self.abort(Fault { kind: FaultKind::Aborted, ..self.root() });
+                continue;
+            }
             match self.watch.time_left() {
-                Ok(left) => thread::park_timeout(left),
-                Err(_) if self.watch.is_aborted() => thread::park(),
+                Ok(left) => thread::park_timeout(if look.is_some() { left.min(NAP) } else { left }),
+                Err(_) if self.watch.is_aborted() => {}
                 Err(_) => self.hang(),
             }
         }
+    }
+
+    /// Whether the proxies must have delivered everything before the launch ends: peers in other processes do not wait
+    /// for this process's next launch.
+    fn must_drain(&self) -> bool {
+        self.peers.is_some()
     }
 }
 

@@ -35,6 +35,11 @@ impl Watch {
         self.progress.store(now_us as u64, Relaxed);
     }
 
+    /// When something last moved, in microseconds from the start.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Relaxed)
+    }
+
     /// How long a waiter may still sleep.
     ///
     /// # Errors

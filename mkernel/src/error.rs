@@ -1,5 +1,6 @@
 //! The one error of the facade: a variant per action that a caller may take.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use mkernel_core::executor::NotResident;
@@ -7,7 +8,9 @@ use mkernel_core::{Fault, Violation};
 use mkernel_kernels::PlanError;
 use safetensors::SafeTensorError;
 
+use crate::bootstrap::{self, JobFault};
 use crate::check::Failure;
+use crate::config::ConfigError;
 use crate::tensor::TensorError;
 
 /// Why something did not work, sorted by what to do about it.
@@ -45,6 +48,23 @@ pub enum Error {
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] mkernel_sim::SimError),
+    /// Set the variables that the error names, or start the ranks with a launcher.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ranks did not meet, or do not run the same thing.
+    #[error(transparent)]
+    Bootstrap(#[from] bootstrap::Error),
+    /// Start the job again: another rank is gone or has failed.
+    #[error("{fault}{}", Waited(waited))]
+    Job {
+        /// The first fault of the job, the same on every rank.
+        fault: JobFault,
+        /// What this rank was waiting for, if it was in a launch.
+        waited: Option<Fault>,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for the job")]
+    Thread(#[source] std::io::Error),
     /// Repair or replace the file.
     #[error("{}: {problem}", path.display())]
     File {
@@ -63,6 +83,18 @@ pub enum Error {
     /// Do not trust the result: it left its bound, or bytes were not as planned.
     #[error(transparent)]
     Check(#[from] Failure),
+}
+
+/// The part of a message that says what a rank waited for.
+struct Waited<'a>(&'a Option<Fault>);
+
+impl fmt::Display for Waited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(fault) => write!(f, "; {fault}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What is wrong with a file.

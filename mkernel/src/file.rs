@@ -1,7 +1,9 @@
 //! Files: tensors in safetensors form, and outputs that appear whole or not at all.
 //!
 //! An output is written to a new file beside its place and renamed over it at the end. So a failed run leaves whatever
-//! was there before, and a place that cannot be written shows before any work is done.
+//! was there before. That file is made and removed once at the start, so that a place that cannot be written shows before
+//! any work is done, and made again when there is something to write: a run that is killed leaves no file, unless that
+//! happens in the moment of writing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -65,12 +67,10 @@ fn serialise(tensors: &Tensors) -> Result<Vec<u8>, FileError> {
 pub struct Pending {
     place: PathBuf,
     beside: PathBuf,
-    file: File,
-    is_kept: bool,
 }
 
 impl Pending {
-    /// Opens a new file beside `place`.
+    /// Tries whether a file can be made beside `place`.
     ///
     /// # Errors
     /// [`Error::File`] if `place` is something other than a regular file or its directory cannot be written.
@@ -91,21 +91,26 @@ impl Pending {
         hidden.push(name);
         hidden.push(format!(".{}.partial", std::process::id()));
         let beside = target.with_file_name(hidden);
-        let file = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(|e| problem(e.into()))?;
-        Ok(Pending { place: target, beside, file, is_kept: false })
+        let tried = open(&beside).and_then(|_| fs::remove_file(&beside));
+        tried.map_err(|e| problem(e.into()))?;
+        Ok(Pending { place: target, beside })
     }
 
     /// Writes `bytes` as the whole content and puts the file in its place.
     ///
     /// # Errors
     /// [`Error::File`]; nothing is left behind then.
-    pub fn finish(mut self, bytes: &[u8]) -> Result<(), Error> {
-        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_all());
-        written
-            .and_then(|()| fs::rename(&self.beside, &self.place))
-            .map_err(|e| Error::File { path: self.place.clone(), problem: e.into() })?;
-        self.is_kept = true;
-        Ok(())
+    pub fn finish(self, bytes: &[u8]) -> Result<(), Error> {
+        let write = |mut file: File| {
+            let written = file.write_all(bytes).and_then(|()| file.sync_all());
+            let placed = written.and_then(|()| fs::rename(&self.beside, &self.place));
+            placed.inspect_err(|_| {
+                // The error says what went wrong; a file that is gone already is what is wanted.
+                let _ = fs::remove_file(&self.beside);
+            })
+        };
+        let finished = open(&self.beside).and_then(write);
+        finished.map_err(|e| Error::File { path: self.place.clone(), problem: e.into() })
     }
 
     /// Writes `tensors` as safetensors and puts the file in its place.
@@ -118,11 +123,6 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            // Nobody can be told here, and a file that is already gone is what is wanted.
-            let _ = fs::remove_file(&self.beside);
-        }
-    }
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
 }

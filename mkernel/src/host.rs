@@ -33,8 +33,8 @@ pub(crate) fn executor(_programs: Arc<Verified>, _options: &Options) -> Result<B
 }
 
 /// Refuses a world whose regions and global tensors do not fit this machine. `program` is that of rank 0, whose shares
-/// are the largest.
-pub(crate) fn check_memory(operator: &dyn Operator, program: &Program) -> Result<(), Error> {
+/// are the largest. Where ranks are processes, each has the global tensors.
+pub(crate) fn check_memory(operator: &dyn Operator, program: &Program, are_processes: bool) -> Result<(), Error> {
     let Some(available) = available_memory() else { return Ok(()) };
     let rank: u64 = program.regions.iter().map(|r| r.bytes).fold(0, u64::saturating_add);
     let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &axis| product.saturating_mul(axis));
@@ -42,7 +42,9 @@ pub(crate) fn check_memory(operator: &dyn Operator, program: &Program) -> Result
         .tensors()
         .iter()
         .fold(0u64, |sum, t| sum.saturating_add(elements(&t.shape).saturating_mul(t.dtype.bytes())));
-    let needed = rank.saturating_mul(u64::from(program.world.size())).saturating_add(tensors);
+    let ranks = u64::from(program.world.size());
+    let copies = if are_processes { ranks } else { 1 };
+    let needed = rank.saturating_mul(ranks).saturating_add(tensors.saturating_mul(copies));
     if needed > available { Err(Error::Memory { needed, available }) } else { Ok(()) }
 }
 

@@ -17,12 +17,20 @@ pub struct Instance<O> {
     sequence: u64,
     programs: Arc<Verified>,
     executor: Box<dyn Executor>,
+    /// The one rank hosted here, or `None` for all.
+    hosted: Option<Rank>,
     launches: u64,
 }
 
 impl<O: Operator> Instance<O> {
-    pub(crate) fn new(operator: O, sequence: u64, programs: Arc<Verified>, executor: Box<dyn Executor>) -> Instance<O> {
-        Instance { operator, sequence, programs, executor, launches: 0 }
+    pub(crate) fn new(
+        operator: O,
+        sequence: u64,
+        programs: Arc<Verified>,
+        executor: Box<dyn Executor>,
+        hosted: Option<Rank>,
+    ) -> Instance<O> {
+        Instance { operator, sequence, programs, executor, hosted, launches: 0 }
     }
 
     /// The operator and its shape.
@@ -73,7 +81,7 @@ impl<O: Operator> Instance<O> {
         Ok((self.gather(), report))
     }
 
-    /// Writes the global input tensors into the ranks' memory.
+    /// Writes the global input tensors into the memory of the ranks that this process hosts.
     ///
     /// # Errors
     /// [`Error::Tensor`] if one is missing or not of the operator's shape and type; nothing is written then.
@@ -83,7 +91,8 @@ impl<O: Operator> Instance<O> {
             inputs.expect(spec)?;
         }
         let mut packed = Vec::new();
-        for placement in self.programs.programs().iter().flat_map(|p| &p.inputs) {
+        let is_here = |p: &&Program| self.hosted.is_none_or(|rank| p.rank == rank);
+        for placement in self.programs.programs().iter().filter(is_here).flat_map(|p| &p.inputs) {
             let spec = spec_of(&specs, placement);
             let tensor = inputs.expect(spec)?;
             packed.clear();
@@ -100,12 +109,13 @@ impl<O: Operator> Instance<O> {
     /// # Errors
     /// [`Error::Fault`]; the instance is of no more use then.
     pub fn launch(&mut self) -> Result<Report, Error> {
+        tracing::debug!(epoch = self.launches, "launch");
         let run: Run = self.executor.launch()?;
         self.launches += 1;
         Ok(Report::new(run, self.programs.programs().iter().map(|p| p.law.inter_out).collect()))
     }
 
-    /// Reads the global output tensors from the ranks' memory.
+    /// Reads the global output tensors from the memory of all ranks. Any rank of a job may, until it launches again.
     pub fn gather(&self) -> Tensors {
         let specs = self.operator.tensors();
         let outputs = specs.iter().filter(|s| s.kind == TensorKind::Output);

@@ -33,6 +33,8 @@ pub mod tensor;
 pub mod trace;
 
 mod host;
+#[cfg_attr(not(feature = "sim"), path = "job_absent.rs")]
+mod job;
 
 pub use error::Error;
 pub use inputs::{Fill, inputs};

@@ -7,12 +7,15 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mkernel_core::{Rank, Verified, World, validate};
+use mkernel_core::{Executor, Rank, Verified, World, validate};
 use mkernel_kernels::{Operator, Profile, RoleCtas};
 
+use crate::bootstrap::Fields;
+use crate::config::Config;
 use crate::error::Error;
 use crate::host;
 use crate::instance::Instance;
+use crate::job::Job;
 use crate::outline::WORLD_RANKS;
 
 /// In which order the CTAs of the host executor run.
@@ -59,12 +62,65 @@ pub struct Session {
     /// Each is an `Instance<O>` of some operator type.
     instances: Vec<Box<dyn Any>>,
     next_sequence: u64,
+    /// The job of which this process is one rank.
+    job: Option<Job>,
 }
 
 impl Session {
     /// A session of all ranks of `world` in this process.
     pub fn new(world: World, options: Options) -> Session {
-        Session { world, options, instances: Vec::new(), next_sequence: 0 }
+        Session { world, options, instances: Vec::new(), next_sequence: 0, job: None }
+    }
+
+    /// A session of one rank, this process, of a job whose ranks are processes of one host. It returns when all ranks have
+    /// arrived. Instances are made and launched in the same order on every rank.
+    ///
+    /// A process that drops its session without [`Session::leave`] is lost to the others.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] if the ranks do not meet, [`Error::Job`] if one of them fails meanwhile.
+    pub fn join(config: &Config, options: Options) -> Result<Session, Error> {
+        let job = Job::join(config, options.deadline)?;
+        let world = job.world().clone();
+        Ok(Session { world, options, instances: Vec::new(), next_sequence: 0, job: Some(job) })
+    }
+
+    /// The rank that this process hosts, if it does not host all.
+    pub fn rank(&self) -> Option<Rank> {
+        self.job.as_ref().map(Job::rank)
+    }
+
+    /// Checks that all ranks of the job have the same fields; all of them call it.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] names the field and the ranks on each side.
+    pub fn agree(&self, fields: &Fields) -> Result<(), Error> {
+        self.job.as_ref().map_or(Ok(()), |job| job.agree(fields))
+    }
+
+    /// Waits until all ranks of the job have called it.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] if a rank has stopped; ask [`Session::fail`] what the job's first fault is.
+    pub fn meet(&self) -> Result<(), Error> {
+        self.job.as_ref().map_or(Ok(()), Job::meet)
+    }
+
+    /// Ends the job with an error that ended this rank's part. All ranks report the same one, the first: it is the answer.
+    pub fn fail(&mut self, error: Error) -> Error {
+        match self.job.take() {
+            Some(job) => job.fail(error),
+            None => error,
+        }
+    }
+
+    /// Leaves the job: returns when all ranks do. Without a job it only drops the session.
+    ///
+    /// # Errors
+    /// [`Error::Job`] if a rank fails before it leaves.
+    pub fn leave(self) -> Result<(), Error> {
+        drop(self.instances);
+        self.job.map_or(Ok(()), Job::leave)
     }
 
     /// The world.
@@ -112,11 +168,18 @@ impl Session {
 
     fn instantiate<O: Operator>(&mut self, operator: O) -> Result<Instance<O>, Error> {
         let verified = Arc::new(self.plan(&operator)?);
-        let executor = host::executor(Arc::clone(&verified), &self.options)?;
         let sequence = self.next_sequence;
+        let executor = self.executor(Arc::clone(&verified), sequence)?;
         self.next_sequence += 1;
         tracing::debug!(operator = operator.name(), sequence, "instance made");
-        Ok(Instance::new(operator, sequence, verified, executor))
+        Ok(Instance::new(operator, sequence, verified, executor, self.rank()))
+    }
+
+    fn executor(&self, verified: Arc<Verified>, sequence: u64) -> Result<Box<dyn Executor>, Error> {
+        match &self.job {
+            Some(job) => job.executor(verified, &self.options, sequence),
+            None => host::executor(verified, &self.options),
+        }
     }
 
     /// Plans and proves every rank's program.
@@ -126,7 +189,7 @@ impl Session {
         }
         let Options { profile, roles, .. } = &self.options;
         let plan = |rank| operator.plan(&self.world, rank, profile, roles);
-        host::check_memory(operator, &plan(Rank(0))?)?;
+        host::check_memory(operator, &plan(Rank(0))?, self.job.is_some())?;
         let programs = self.world.ranks().map(plan).collect::<Result<_, _>>()?;
         Ok(validate(programs)?)
     }

@@ -196,6 +196,16 @@ impl Tensors {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
+    /// A hash of all names, shapes, types and elements.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for (name, tensor) in self.iter() {
+            hash.update(format!("{name} {tensor:?} ").as_bytes());
+            hash.update(tensor.bytes());
+        }
+        hash.finalize().to_hex().to_string()
+    }
+
     /// The tensor that `spec` describes.
     ///
     /// # Errors

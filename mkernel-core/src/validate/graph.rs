@@ -194,6 +194,7 @@ impl<'a> Graph<'a> {
     /// it, the busiest cell first; then, for what is left, a full search, which decides.
     pub(super) fn refute(&self, mut claims: Vec<Claim>) -> Option<Claim> {
         let mut search = Search::new(self);
+        self.settle_at_boundaries(&mut search, &mut claims);
         claims.sort_by_key(|c| (c.after, c.is_read));
         let mut open: Vec<Claim> = Vec::new();
         for group in claims.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
@@ -229,6 +230,27 @@ impl<'a> Graph<'a> {
             }
         }
         None
+    }
+
+    /// Drops claims that hold because the launch of the earlier event ends after it: a transfer that something in its
+    /// launch waits for comes before all that its rank does later. One search per rank and launch.
+    fn settle_at_boundaries(&self, search: &mut Search<'_>, claims: &mut Vec<Claim>) {
+        let boundary = |c: &Claim| {
+            let ((x, first), (y, second)) = (self.event(c.before), self.event(c.after));
+            let host = Event { program: x.program, local: 0 };
+            (x.program == y.program && first < second).then(|| self.node(host, first + 1))
+        };
+        claims.sort_by_cached_key(boundary);
+        let mut left = Vec::with_capacity(claims.len());
+        for group in claims.chunk_by(|a, b| boundary(a) == boundary(b)) {
+            let Some(host) = boundary(&group[0]) else {
+                left.extend_from_slice(group);
+                continue;
+            };
+            search.run(&[host], None, group.iter().map(|c| c.before), usize::MAX);
+            left.extend(group.iter().filter(|c| !search.found(c.before)));
+        }
+        *claims = left;
     }
 
     /// The cells, with the epoch of their contributions, that an event's own waits go through.

@@ -121,10 +121,14 @@ impl<'a> Worker<'a> {
             std::hint::spin_loop();
         }
         let start = self.note(place, Activity::Work, since);
-        if cells.enlist(Waiter { place, cell, wanted, wake: Wake::Thread(thread::current()) }) {
-            while !reached(cells.seen(place.rank, cell), wanted) {
+        if cells.enlist(Waiter { place, cell, wanted, wake: Wake::Thread }) {
+            loop {
+                let seen = cells.seen(place.rank, cell);
+                if reached(seen, wanted) {
+                    break;
+                }
                 match watch.time_left() {
-                    Ok(left) => thread::park_timeout(left),
+                    Ok(left) => cells.sleep(place.rank, cell, seen, left),
                     Err(stop) => {
                         // The waiter is still listed: it is part of what the search for the cause sees.
                         if stop == Stop::Deadline {

@@ -64,7 +64,8 @@ impl ProxyWorker {
         self.producer.clone()
     }
 
-    /// Steps until all CTAs have ended or the launch is aborted. What is in flight then goes on in the next launch.
+    /// Steps until all CTAs have ended or the launch is aborted. What is in flight then goes on in the next launch, unless
+    /// other processes wait for it.
     pub(super) fn run(&mut self, shared: &Shared<'_>, index: usize) {
         let bell = &shared.bells[index];
         bell.thread.get_or_init(thread::current);
@@ -76,7 +77,7 @@ impl ProxyWorker {
                 Ok(done) => done,
                 Err(fault) => return shared.abort(fault),
             };
-            if popped == 0 && is_last {
+            if popped == 0 && is_last && !(goes_on && shared.must_drain()) {
                 return;
             }
             if goes_on {

@@ -19,6 +19,8 @@ mod hub;
 mod link;
 mod listen;
 mod member;
+#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "only ranks that run raise records"))]
+pub(crate) mod record;
 mod server;
 mod setup;
 mod wire;

@@ -125,6 +125,10 @@ pub(crate) struct RunArgs {
     /// The longest that any wait may last, in milliseconds.
     #[arg(long, default_value_t = 30_000, value_parser = positive, allow_negative_numbers = true)]
     pub(crate) deadline_ms: u64,
+    /// How long all ranks of --transport shm have to arrive, and to leave, in milliseconds [default: 120000, or
+    /// MKERNEL_START_DEADLINE_MS]
+    #[arg(long, value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) start_deadline_ms: Option<u64>,
     /// Where a Chrome/Perfetto trace goes.
     #[arg(long, value_name = "F.json")]
     pub(crate) trace: Option<PathBuf>,
@@ -220,7 +224,7 @@ impl From<AllReduceName> for AllReduce {
 pub(crate) enum TransportName {
     /// In this process.
     Loopback,
-    /// Between processes of one machine.
+    /// Between processes of one machine, one per rank, started by a launcher; nodes are as the launcher says.
     Shm,
     /// Over an RDMA NIC.
     Verbs,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mkernel::bootstrap::JobFault;
 use mkernel::outline::Outline;
 use mkernel::{Error, Fault, World};
 use serde::Serialize;
@@ -158,6 +159,12 @@ pub(crate) fn plan(head: &super::plan::Head<'_>, outline: &Outline) -> String {
 pub(crate) fn error(stop: &Stop) -> String {
     let failure = match stop {
         Stop::Failed(Error::Fault(fault)) | Stop::Refused(Error::Fault(fault)) => fault_json(fault),
+        Stop::Failed(Error::Job { fault, waited }) | Stop::Refused(Error::Job { fault, waited }) => {
+            job_json(fault, waited.as_ref())
+        }
+        Stop::Failed(Error::Bootstrap(_)) | Stop::Refused(Error::Bootstrap(_)) => {
+            FailureJson { kind: "start", ..FailureJson::default() }
+        }
         Stop::Failed(Error::Check(_)) => FailureJson { kind: "check", ..FailureJson::default() },
         Stop::Failed(Error::File { .. }) => FailureJson { kind: "file", ..FailureJson::default() },
         Stop::Failed(Error::Violation(_)) | Stop::Refused(Error::Violation(_)) => {
@@ -181,6 +188,19 @@ fn fault_json(fault: &Fault) -> FailureJson {
         seen: Some(fault.seen),
         peer: fault.peer.map(|p| p.0),
     }
+}
+
+/// The first fault of a job, with what this rank waited for. A fault of one rank names it as the peer.
+fn job_json(fault: &JobFault, waited: Option<&Fault>) -> FailureJson {
+    let (kind, peer) = match fault {
+        JobFault::Lost { rank } => ("lost", Some(*rank)),
+        JobFault::Garbled { rank } => ("garbled", Some(*rank)),
+        JobFault::Layout { rank } => ("layout", Some(*rank)),
+        JobFault::Raised { rank, .. } => ("raised", Some(*rank)),
+        JobFault::Missing { ranks } => ("missing", ranks.first().copied()),
+        JobFault::Late { ranks, .. } => ("late", ranks.first().copied()),
+    };
+    FailureJson { kind, peer, ..waited.map_or_else(FailureJson::default, fault_json) }
 }
 
 #[cfg(test)]

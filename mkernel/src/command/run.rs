@@ -1,13 +1,16 @@
 //! `mkernel run`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use mkernel::bootstrap::Fields;
 use mkernel::check::{self, Errors, Extent, Failure, Reference};
+use mkernel::config::Config;
 use mkernel::file::Pending;
 use mkernel::report::Summary;
 use mkernel::trace::Trace;
-use mkernel::{Error, Fill, Instance, Options, Report, Schedule, Session, Tensors, World, inputs};
+use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Tensors, World, inputs};
 
 use super::args::{RunArgs, ScheduleName, TransportName};
 use super::usage::{Stop, Usage};
@@ -26,19 +29,28 @@ pub(crate) struct Outcome {
     pub(crate) is_virtual: bool,
 }
 
-/// Runs and reports.
+/// Runs and reports; the report of a rank other than the first is empty.
 pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
-    if args.transport != TransportName::Loopback {
-        return Err(Usage::Transport(args.transport).into());
+    match args.transport {
+        TransportName::Loopback => {}
+        TransportName::Shm => check_shared(args)?,
+        other => return Err(Usage::Transport(other).into()),
     }
-    let world = problem::world(&args.problem)?;
-    problem::with_operator(&args.problem, args.input.as_deref(), Run { args, world })
+    problem::with_operator(&args.problem, args.input.as_deref(), Run { args })
+}
+
+/// Refuses what needs all ranks in one process.
+fn check_shared(args: &RunArgs) -> Result<(), Usage> {
+    match (&args.trace, args.schedule) {
+        (Some(_), _) => Err(Usage::NotShared { flag: "--trace" }),
+        (_, ScheduleName::Seeded) => Err(Usage::NotShared { flag: "--schedule seeded" }),
+        _ => Ok(()),
+    }
 }
 
 /// Runs an operator and reports.
 struct Run<'a> {
     args: &'a RunArgs,
-    world: World,
 }
 
 impl problem::Action for Run<'_> {
@@ -49,9 +61,46 @@ impl problem::Action for Run<'_> {
         O: Reference + PartialEq + Clone + 'static,
     {
         let head = print::Subject::of(&operator);
-        let outcome = execute(operator, self.world, self.args, tensors.as_ref())?;
-        Ok(report(self.args, &head, &outcome))
+        let session = session(self.args)?;
+        let is_first = session.rank().is_none_or(|rank| rank == Rank(0));
+        let outcome = execute(operator, session, self.args, tensors.as_ref(), is_first)?;
+        Ok(if is_first { report(self.args, &head, &outcome) } else { String::new() })
     }
+}
+
+/// A session of all ranks, or of the rank that the launcher says this process is.
+fn session(args: &RunArgs) -> Result<Session, Stop> {
+    let options = options(args);
+    if args.transport == TransportName::Loopback {
+        return Ok(Session::new(problem::world(&args.problem)?, options));
+    }
+    let mut config = Config::from_env().map_err(|error| Stop::Refused(error.into()))?;
+    if let Some(deadline) = args.start_deadline_ms {
+        config.setup.start_deadline = Duration::from_millis(deadline);
+    }
+    let asked = match (args.problem.nodes, &args.problem.gpus) {
+        (None, None) => None,
+        _ => Some(problem::world(&args.problem)?),
+    };
+    let session = Session::join(&config, options).map_err(Stop::Failed)?;
+    match asked.filter(|asked| asked != session.world()) {
+        // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.
+        Some(asked) => Err(Usage::Launched { asked, found: session.world().clone() }.into()),
+        None => Ok(session),
+    }
+}
+
+/// What all ranks must have been asked for.
+fn asked<O: Reference>(operator: &O, args: &RunArgs, given: Option<&Tensors>) -> Fields {
+    let mut fields = Fields::default();
+    let shape = |spec: &mkernel_kernels::TensorSpec| format!("{}{:?} {}", spec.name, spec.shape, spec.dtype);
+    let tensors: Vec<String> = operator.tensors().iter().map(shape).collect();
+    fields.add("operator", operator.name());
+    fields.add("tensors", tensors.join(", "));
+    fields.add("--seed", args.seed.to_string());
+    fields.add("--epochs", args.epochs.to_string());
+    fields.add("--input", given.map_or_else(|| "none".to_owned(), Tensors::fingerprint));
+    fields
 }
 
 fn options(args: &RunArgs) -> Options {
@@ -67,44 +116,90 @@ fn options(args: &RunArgs) -> Options {
     }
 }
 
-/// Runs every epoch, and writes the files once all have held.
-fn execute<O>(operator: O, world: World, args: &RunArgs, given: Option<&Tensors>) -> Result<Outcome, Stop>
+/// Runs every epoch, and writes the files once all have held. In a job every error is told to all ranks.
+fn execute<O>(
+    operator: O,
+    mut session: Session,
+    args: &RunArgs,
+    given: Option<&Tensors>,
+    is_first: bool,
+) -> Result<Outcome, Stop>
 where
     O: Reference + PartialEq + Clone + 'static,
 {
-    let open = |path: &Option<_>, flag| {
-        let create = |path: &std::path::PathBuf| Pending::create(path);
-        path.as_ref().map(create).transpose().map_err(|problem| Usage::Unwritable { flag, problem })
-    };
-    let output = open(&args.output, "--output")?;
-    let trace_file = open(&args.trace, "--trace")?;
-    let extent = if args.no_check { Extent::None } else { Extent::of(&operator) };
-    let progress = Progress::new(args.epochs);
+    let files = if is_first { Files::open(args) } else { Ok(Files::default()) };
+    let files = files.map_err(|(flag, problem)| Usage::Unwritable { flag, problem: session.fail(problem) })?;
+    let done = attempt(operator, &mut session, args, given, is_first).and_then(|(outcome, outputs, trace)| {
+        files.finish(&outputs, &trace).map_err(Stop::Failed)?;
+        Ok(outcome)
+    });
+    match done {
+        Ok(outcome) => session.leave().map(|()| outcome).map_err(Stop::Failed),
+        Err(Stop::Refused(error)) => Err(Stop::Refused(session.fail(error))),
+        Err(Stop::Failed(error)) => Err(Stop::Failed(session.fail(error))),
+        Err(other) => Err(other),
+    }
+}
+
+/// Runs every epoch; returns once all ranks have held and the first has checked.
+fn attempt<O>(
+    operator: O,
+    session: &mut Session,
+    args: &RunArgs,
+    given: Option<&Tensors>,
+    is_first: bool,
+) -> Result<(Outcome, Tensors, Trace), Stop>
+where
+    O: Reference + PartialEq + Clone + 'static,
+{
+    let extent = if args.no_check || !is_first { Extent::None } else { Extent::of(&operator) };
+    let progress = Progress::new(if is_first { ProgressBar::new(args.epochs) } else { ProgressBar::hidden() });
     progress.say("planning");
-    let mut session = Session::new(world.clone(), options(args));
+    session.agree(&asked(&operator, args, given)).map_err(Stop::Failed)?;
     let instance = session.operator(operator).map_err(Stop::Refused)?;
-    let mut epochs = Epochs { args, given, extent, trace: Trace::default(), summary: Summary::default(), errors: None };
+    let mut epochs =
+        Epochs { args, given, is_first, extent, trace: Trace::default(), summary: Summary::default(), errors: None };
     let mut last = None;
     for epoch in 0..args.epochs {
         last = Some(epochs.run(instance, epoch, &progress).map_err(Stop::Failed)?);
     }
-    let (outputs, report) = last.expect("--epochs is at least 1");
-    if let Some(file) = output {
-        file.finish_tensors(&outputs).map_err(Stop::Failed)?;
-    }
-    if let Some(file) = trace_file {
-        file.finish(&epochs.trace.to_json()).map_err(Stop::Failed)?;
-    }
+    let (outputs, last) = last.expect("--epochs is at least 1");
     let validated = instance.programs().scope().name();
-    let Epochs { summary, errors, .. } = epochs;
+    session.meet().map_err(Stop::Failed)?;
+    let Epochs { summary, errors, trace, .. } = epochs;
     let is_virtual = matches!(args.schedule, ScheduleName::Seeded);
-    Ok(Outcome { world, extent, errors, summary, last: report, validated, is_virtual })
+    let outcome = Outcome { world: session.world().clone(), extent, errors, summary, last, validated, is_virtual };
+    Ok((outcome, outputs, trace))
+}
+
+/// The files to write, opened before any work is done.
+#[derive(Default)]
+struct Files {
+    output: Option<Pending>,
+    trace: Option<Pending>,
+}
+
+impl Files {
+    fn open(args: &RunArgs) -> Result<Files, (&'static str, Error)> {
+        let open = |path: &Option<PathBuf>, flag| {
+            path.as_ref().map(|path| Pending::create(path)).transpose().map_err(|problem| (flag, problem))
+        };
+        Ok(Files { output: open(&args.output, "--output")?, trace: open(&args.trace, "--trace")? })
+    }
+
+    fn finish(self, outputs: &Tensors, trace: &Trace) -> Result<(), Error> {
+        if let Some(file) = self.output {
+            file.finish_tensors(outputs)?;
+        }
+        self.trace.map_or(Ok(()), |file| file.finish(&trace.to_json()))
+    }
 }
 
 /// What lasts from one epoch to the next.
 struct Epochs<'a> {
     args: &'a RunArgs,
     given: Option<&'a Tensors>,
+    is_first: bool,
     extent: Extent,
     trace: Trace,
     summary: Summary,
@@ -131,7 +226,9 @@ impl Epochs<'_> {
             }
         };
         progress.say("running");
-        let (outputs, report) = instance.run(tensors)?;
+        instance.scatter(tensors)?;
+        let report = instance.launch()?;
+        let outputs = if self.is_first { instance.gather() } else { Tensors::new() };
         check_bytes(&report)?;
         self.trace.add(instance.programs().programs(), &report.trace, report.time_us);
         self.summary.add(&report);
@@ -188,8 +285,7 @@ fn report(args: &RunArgs, subject: &print::Subject, outcome: &Outcome) -> String
 struct Progress(ProgressBar);
 
 impl Progress {
-    fn new(epochs: u64) -> Progress {
-        let bar = ProgressBar::new(epochs);
+    fn new(bar: ProgressBar) -> Progress {
         if let Ok(style) = ProgressStyle::with_template("{spinner} epoch {pos}/{len} {msg} [{elapsed}]") {
             bar.set_style(style);
         }

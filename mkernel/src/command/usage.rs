@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::io;
 
 use clap::error::ErrorKind;
-use mkernel::Error;
+use mkernel::{Error, World};
 use mkernel_core::world::WorldError;
 
 use super::args::TransportName;
@@ -64,6 +64,10 @@ pub(crate) enum Usage {
     },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
+    #[error("--transport shm does not go with {flag}; leave it out, or use --transport loopback")]
+    NotShared { flag: &'static str },
+    #[error("--nodes and --gpus say {asked}, but the launcher started {found}; make them agree or leave the flags out")]
+    Launched { asked: World, found: World },
 }
 
 fn world_flag(error: &WorldError) -> &'static str {
@@ -98,7 +102,9 @@ impl Stop {
                 | Error::Memory { .. }
                 | Error::NoExecutor
                 | Error::File { .. } => 2,
+                Error::Config(_) => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
+                Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) => 1,
             },
             Stop::Failed(_) | Stop::Stdout(_) => 1,
         }

@@ -3,7 +3,7 @@
 //! AllGather + GEMM leaves each rank its columns of the hidden layer, which are the columns of A that
 //! GEMM + ReduceScatter wants there: the hidden layer never leaves its rank.
 //!
-//! `cargo run --release -p mkernel --example 10_mlp`
+//! `cargo run --release -p mkernel --example 09_mlp`
 
 use mkernel::check::{Extent, check};
 use mkernel::{AgGemm, DType, Fill, GemmRs, Instance, Options, Partial, Rank, Session, World, inputs};

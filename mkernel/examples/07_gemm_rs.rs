@@ -1,6 +1,6 @@
 //! GEMM + ReduceScatter on nodes of three and two ranks: one rounded partial per row and remote node crosses the NIC.
 //!
-//! `cargo run --release -p mkernel --example 08_gemm_rs`
+//! `cargo run --release -p mkernel --example 07_gemm_rs`
 
 use mkernel::check::{Extent, check};
 use mkernel::{DType, Fill, GemmRs, Options, Partial, Session, World, inputs};

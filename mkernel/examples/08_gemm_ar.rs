@@ -1,6 +1,6 @@
 //! GEMM + AllReduce by both ways: reduce-scatter then all-gather, or every node's partials to every other node.
 //!
-//! `cargo run --release -p mkernel --example 09_gemm_ar`
+//! `cargo run --release -p mkernel --example 08_gemm_ar`
 
 use mkernel::check::{Extent, check};
 use mkernel::{AllReduce, DType, Fill, GemmAr, Options, Partial, Profile, Session, World, inputs};

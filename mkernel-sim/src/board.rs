@@ -1,0 +1,154 @@
+//! What the processes of a job know of each other while they run: that each lives, and how often they have met.
+//!
+//! Every rank has a line of two words that only it writes: its pulse and its meetings. Both only rise. A meeting is over
+//! for a rank once every rank has counted it, so what any rank wrote before is visible to all after. A rank whose pulse
+//! stands still for the whole deadline, although its process is there, is stopped.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use mkernel_core::{Rank, World};
+
+use crate::block::{self, Words};
+use crate::error::SegmentError;
+use crate::segment::{Layout, Segment, reach};
+
+const PULSE: usize = 0;
+const MEETINGS: usize = 1;
+const WORDS: u64 = 2;
+
+/// How long whoever waits for a peer sleeps before it looks at the abort word.
+pub(crate) const NAP: Duration = Duration::from_millis(2);
+
+/// The lines of all ranks, and this process's abort word.
+#[derive(Debug)]
+pub struct Board {
+    own: Rank,
+    lines: Vec<Words>,
+    is_aborted: AtomicBool,
+}
+
+/// Why a meeting did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Apart {
+    /// The abort word is up.
+    #[error("the abort word is up")]
+    Aborted,
+    /// A rank has not come and its pulse stands still.
+    #[error("{0} has stopped")]
+    Stopped(Rank),
+}
+
+fn layout(world: &World, rank: Rank) -> Layout {
+    Layout { rank, ranks: world.size(), parts: vec![WORDS * 8] }
+}
+
+impl Board {
+    /// Makes the line of `rank`, for peers to open.
+    ///
+    /// # Errors
+    /// [`SegmentError`] if there is no shared memory.
+    pub fn offer(world: &World, rank: Rank) -> Result<Segment, SegmentError> {
+        let layout = layout(world, rank);
+        let all = layout.bytes().saturating_mul(world.size().into());
+        let segment = Segment::create(layout, all)?;
+        segment.publish();
+        Ok(segment)
+    }
+
+    /// Opens the lines of all ranks at their addresses. Keep `own` until all ranks have opened theirs.
+    ///
+    /// # Errors
+    /// [`SegmentError`] for a line that is out of reach.
+    pub fn open(world: &World, own: &Segment, addresses: &[Vec<u8>]) -> Result<Board, SegmentError> {
+        let line = |(rank, address): (Rank, &Vec<u8>)| {
+            let mapped = reach(address, &layout(world, rank))?;
+            Ok(mapped.blocks().map(Words::new).next().expect("the layout has one part"))
+        };
+        let lines = world.ranks().zip(addresses).map(line).collect::<Result<_, _>>()?;
+        Ok(Board { own: own.layout.rank, lines, is_aborted: AtomicBool::new(false) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.own
+    }
+
+    /// Shows that this process lives. Call it many times within any deadline.
+    pub fn beat(&self) {
+        self.own()[PULSE].fetch_add(1, SeqCst);
+    }
+
+    /// Raises the abort word: launches and meetings of this process end within a few milliseconds.
+    pub fn abort(&self) {
+        self.is_aborted.store(true, SeqCst);
+    }
+
+    /// Whether the abort word is up.
+    pub fn is_aborted(&self) -> bool {
+        self.is_aborted.load(SeqCst)
+    }
+
+    /// Waits until every rank has called it as often as this one.
+    ///
+    /// # Errors
+    /// [`Apart`] if the abort word is up, or a rank is not there whose pulse has stood still for `deadline`.
+    pub fn meet(&self, deadline: Duration) -> Result<(), Apart> {
+        let meeting = self.own()[MEETINGS].fetch_add(1, SeqCst).wrapping_add(1);
+        block::wake(&self.own()[MEETINGS]);
+        let mut pulses = Pulses::new(self);
+        for line in &self.lines {
+            loop {
+                let seen = line[MEETINGS].load(SeqCst);
+                if seen >= meeting {
+                    break;
+                }
+                self.beat();
+                if self.is_aborted() {
+                    return Err(Apart::Aborted);
+                }
+                let is_absent = |rank: &Rank| self.lines[rank.0 as usize][MEETINGS].load(SeqCst) < meeting;
+                if let Some(rank) = pulses.stopped(deadline).find(is_absent) {
+                    return Err(Apart::Stopped(rank));
+                }
+                block::sleep(&line[MEETINGS], seen, NAP);
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&self) -> &Words {
+        &self.lines[self.own.0 as usize]
+    }
+}
+
+/// When the pulse of each rank was last seen to change.
+#[derive(Debug)]
+pub(crate) struct Pulses<'a> {
+    board: &'a Board,
+    seen: Vec<(u64, Instant)>,
+}
+
+impl Pulses<'_> {
+    pub(crate) fn new(board: &Board) -> Pulses<'_> {
+        let now = Instant::now();
+        Pulses { board, seen: board.lines.iter().map(|line| (line[PULSE].load(SeqCst), now)).collect() }
+    }
+
+    /// Looks at all pulses; the ranks other than this one whose pulse has stood still for `limit`.
+    pub(crate) fn stopped(&mut self, limit: Duration) -> impl Iterator<Item = Rank> + '_ {
+        let (now, own) = (Instant::now(), self.board.own);
+        for ((pulse, since), line) in self.seen.iter_mut().zip(&self.board.lines) {
+            let seen = line[PULSE].load(SeqCst);
+            if seen != *pulse {
+                (*pulse, *since) = (seen, now);
+            }
+        }
+        let is_still = move |since: &Instant| now.duration_since(*since) >= limit;
+        (0..)
+            .map(Rank)
+            .zip(&self.seen)
+            .filter(move |(rank, (_, since))| *rank != own && is_still(since))
+            .map(|(r, _)| r)
+    }
+}

@@ -1,0 +1,78 @@
+//! What a launch of one rank knows of the launches of the others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use mkernel_core::{Fault, FaultKind, Rank};
+
+use crate::block::Words;
+use crate::board::{Board, Pulses};
+use crate::watch::Watch;
+
+/// A peer whose pulse stands still for this long has stopped, as far as the search for a cause is concerned.
+const STILL: Duration = Duration::from_millis(250);
+
+/// The board, and one word of each rank that changes while its launch goes on.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    own: Rank,
+    board: Arc<Board>,
+    /// Its first word rises while the rank's launch goes on.
+    progress: Vec<Words>,
+}
+
+/// What was last seen.
+#[derive(Debug)]
+pub(crate) struct Look<'a> {
+    peers: &'a Peers,
+    pulses: Pulses<'a>,
+    own: u64,
+    others: u64,
+}
+
+impl Peers {
+    pub(crate) fn new(board: Arc<Board>, progress: Vec<Words>) -> Peers {
+        Peers { own: board.rank(), board, progress }
+    }
+
+    pub(crate) fn own(&self) -> Rank {
+        self.own
+    }
+
+    pub(crate) fn look(&self) -> Look<'_> {
+        Look { peers: self, pulses: Pulses::new(&self.board), own: 0, others: self.others() }
+    }
+
+    fn others(&self) -> u64 {
+        self.progress.iter().map(|words| words[0].load(SeqCst)).fold(0, u64::wrapping_add)
+    }
+}
+
+impl Look<'_> {
+    /// Tells the others that this launch goes on, and the watch that theirs do; answers whether the abort word is up.
+    pub(crate) fn is_aborted(&mut self, watch: &Watch) -> bool {
+        self.peers.board.beat();
+        let own = watch.progress();
+        if std::mem::replace(&mut self.own, own) != own {
+            self.peers.progress[self.peers.own.0 as usize][0].fetch_add(1, SeqCst);
+            self.others = self.others.wrapping_add(1);
+        }
+        let others = self.peers.others();
+        if std::mem::replace(&mut self.others, others) != others {
+            watch.moved(watch.now_us());
+            self.own = watch.progress();
+        }
+        // Looked at all the while, so that a pulse's age is known when it matters.
+        self.pulses.stopped(STILL).for_each(drop);
+        self.peers.board.is_aborted()
+    }
+
+    /// The fault of a wait that lasted too long: if a process has stopped, it is the cause.
+    pub(crate) fn blame(&mut self, fault: Fault) -> Fault {
+        match self.pulses.stopped(STILL).next() {
+            Some(peer) if fault.kind == FaultKind::Deadline => Fault { peer: Some(peer), ..fault },
+            _ => fault,
+        }
+    }
+}

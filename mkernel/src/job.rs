@@ -1,0 +1,273 @@
+//! One rank's place in a job whose ranks are processes of one host.
+//!
+//! A job keeps one thread. It steps the control channel, so that a fault of any rank raises this process's abort word
+//! within milliseconds whatever the process is doing, and beats this rank's pulse on the board, so that peers who wait know
+//! that the process lives.
+//!
+//! Every rank reports the same fault: the first that rank 0 heard of.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
+use mkernel_sim::board::Apart;
+use mkernel_sim::{Board, Network, SegmentError, Shm, SimError};
+
+use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
+use crate::config::Config;
+use crate::error::Error;
+use crate::session::Options;
+
+/// How often the thread steps the control channel and beats.
+const BEAT: Duration = Duration::from_millis(4);
+
+/// A rank that has met the others.
+#[derive(Debug)]
+pub(crate) struct Job {
+    shared: Arc<Shared>,
+    world: World,
+    rank: Rank,
+    /// How long a peer's pulse may stand still.
+    deadline: Duration,
+    /// How long to wait for rank 0's word on which fault was first.
+    step_deadline: Duration,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// What the job and its thread share.
+#[derive(Debug)]
+struct Shared {
+    control: Mutex<Option<Control>>,
+    board: Arc<Board>,
+    is_over: AtomicBool,
+}
+
+impl Shared {
+    fn control(&self) -> MutexGuard<'_, Option<Control>> {
+        // Whoever panicked with the lock ends this process's part in the job; others only need the connection.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread.
+    fn keep(&self) {
+        while !self.is_over.load(SeqCst) {
+            self.board.beat();
+            if let Some(control) = self.control().as_mut() {
+                let event = control.step(Duration::ZERO);
+                if matches!(event, Ok(Some(Event::Fault(_))) | Err(_)) || control.fault().is_some() {
+                    self.board.abort();
+                }
+            }
+            thread::park_timeout(BEAT);
+        }
+    }
+}
+
+impl Job {
+    /// Meets the other ranks, and returns when all have arrived.
+    pub(crate) fn join(config: &Config, deadline: Duration) -> Result<Job, Error> {
+        tracing::debug!("\n{config}");
+        let mut control = join(&config.setup)?;
+        let (world, rank) = (control.world().clone(), control.rank());
+        let board = match meet_first(&mut control, &world, rank) {
+            Ok(board) => Arc::new(board),
+            Err(error) => {
+                let rank_error = first_fault(&mut control, error, rank, config.setup.step_deadline);
+                // The error is the answer; a fault while leaving adds nothing.
+                let _ = control.leave();
+                return Err(rank_error);
+            }
+        };
+        let shared = Shared { control: Mutex::new(Some(control)), board, is_over: AtomicBool::new(false) };
+        let shared = Arc::new(shared);
+        let body = Arc::clone(&shared);
+        let keeper = thread::Builder::new().name("job".to_owned()).spawn(move || body.keep()).map_err(Error::Thread)?;
+        let step_deadline = config.setup.step_deadline;
+        Ok(Job { shared, world, rank, deadline, step_deadline, keeper: Some(keeper) })
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Waits until all ranks are here, however long they work before.
+    pub(crate) fn meet(&self) -> Result<(), Error> {
+        self.shared.board.meet(self.deadline).map_err(|apart| apart_fault(apart, self.rank).into())
+    }
+
+    /// Checks that all ranks have the same fields.
+    pub(crate) fn agree(&self, fields: &Fields) -> Result<(), Error> {
+        self.meet()?;
+        Ok(self.with_control(|control| control.agree(fields))?)
+    }
+
+    fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.meet()?;
+        Ok(self.with_control(|control| control.exchange(blob))?)
+    }
+
+    fn with_control<T>(&self, action: impl FnOnce(&mut Control) -> T) -> T {
+        action(self.shared.control().as_mut().expect("the control channel is there until the job is left"))
+    }
+
+    /// The executor of this rank's program, once all ranks have made theirs of the same plan.
+    pub(crate) fn executor(
+        &self,
+        programs: Arc<Verified>,
+        options: &Options,
+        sequence: u64,
+    ) -> Result<Box<dyn Executor>, Error> {
+        let mut fields = Fields::default();
+        fields.add("mkernel", env!("CARGO_PKG_VERSION"));
+        fields.add("instance", sequence.to_string());
+        fields.add("plan", fingerprint(&programs));
+        fields.add("deadline", format!("{:?}", options.deadline));
+        self.agree(&fields)?;
+        let host = mkernel_sim::Options {
+            deadline: options.deadline,
+            trace: options.is_traced,
+            network: Network::prompt(),
+            ..mkernel_sim::Options::default()
+        };
+        let own = Shm::offer(&programs, self.rank, &host)?;
+        let addresses = self.exchange(&own.address())?;
+        let executor = Shm::open(programs, host, Arc::clone(&self.shared.board), &addresses)?;
+        // All have opened what they need: nobody can open it from here on.
+        self.meet()?;
+        Ok(Box::new(executor))
+    }
+
+    /// Tells all ranks of this rank's error, unless the job has a fault already, and leaves; answers what this rank reports.
+    pub(crate) fn fail(mut self, error: Error) -> Error {
+        let mut control = self.take_control();
+        let answer = first_fault(&mut control, error, self.rank, self.step_deadline);
+        // The first fault is the answer; there is nothing to agree on after it.
+        let _ = control.leave();
+        answer
+    }
+
+    /// Leaves the job: returns when all ranks do.
+    pub(crate) fn leave(mut self) -> Result<(), Error> {
+        self.take_control().leave().map_err(|error| known(error, None))
+    }
+
+    fn take_control(&mut self) -> Control {
+        self.stop();
+        self.shared.control().take().expect("a job is left once")
+    }
+
+    fn stop(&mut self) {
+        self.shared.is_over.store(true, SeqCst);
+        if let Some(keeper) = self.keeper.take() {
+            keeper.thread().unpark();
+            // A thread that died has said so on stderr, and there is nothing left for it to do.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Job {
+    /// Leaving without [`Job::leave`]: peers hear that this rank is lost.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The board, by the control channel alone.
+fn meet_first(control: &mut Control, world: &World, rank: Rank) -> Result<Board, Error> {
+    let segment = |error: SegmentError| Error::Host(SimError::Segment(error));
+    let own = Board::offer(world, rank).map_err(segment)?;
+    let addresses = control.exchange(&own.address())?;
+    let board = Board::open(world, &own, &addresses).map_err(segment)?;
+    control.exchange(&[])?;
+    Ok(board)
+}
+
+fn apart_fault(apart: Apart, rank: Rank) -> Fault {
+    match apart {
+        Apart::Aborted => Fault::new(FaultKind::Aborted, rank),
+        Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, rank) },
+    }
+}
+
+/// Raises `error`, unless the job has a fault already, and waits for the word on which fault was first.
+fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration) -> Error {
+    let waited = match &error {
+        Error::Fault(fault) => Some(*fault),
+        _ => None,
+    };
+    // What is a fault of the job already, or what all ranks have found alike, needs no raising.
+    if let Error::Bootstrap(inner @ (bootstrap::Error::Fault { .. } | bootstrap::Error::Diverged(_))) = error {
+        return known(inner, None);
+    }
+    // An abort is the answer to a fault that has been heard of: it is no cause.
+    if control.fault().is_none() && waited.is_none_or(|fault| fault.kind != FaultKind::Aborted) {
+        let record = waited.as_ref().map_or_else(|| text(&error), record::encode);
+        if control.raise(&record).is_err() {
+            return error;
+        }
+    }
+    let start = Instant::now();
+    while control.fault().is_none() && start.elapsed() < limit {
+        if control.step(BEAT).is_err() {
+            return error;
+        }
+    }
+    match control.fault() {
+        None => error,
+        Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 => error,
+        Some(fault) => reported(fault.clone(), waited),
+    }
+}
+
+/// A fault of the job as the error to report.
+fn reported(fault: JobFault, waited: Option<Fault>) -> Error {
+    if let JobFault::Raised { record, .. } = &fault
+        && let Some(fault) = record::decode(record)
+    {
+        return Error::Fault(fault);
+    }
+    Error::Job { fault, waited: waited.filter(|fault| fault.kind == FaultKind::Aborted) }
+}
+
+/// An error of the control channel as the error to report.
+fn known(error: bootstrap::Error, waited: Option<Fault>) -> Error {
+    match error {
+        bootstrap::Error::Fault { fault, .. } => reported(fault, waited),
+        other => Error::Bootstrap(other),
+    }
+}
+
+/// An error in words, as a record.
+fn text(error: &Error) -> Vec<u8> {
+    let mut record = error.to_string();
+    let mut end = record.len().min(MAX_RECORD);
+    while !record.is_char_boundary(end) {
+        end -= 1;
+    }
+    record.truncate(end);
+    record.into_bytes()
+}
+
+/// A hash of everything that the programs say.
+fn fingerprint(programs: &Verified) -> String {
+    struct Hash(blake3::Hasher);
+
+    impl fmt::Write for Hash {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.update(text.as_bytes());
+            Ok(())
+        }
+    }
+
+    let mut hash = Hash(blake3::Hasher::new());
+    fmt::write(&mut hash, format_args!("{:?}", programs.programs())).expect("a hash takes any text");
+    hash.0.finalize().to_hex().to_string()
+}

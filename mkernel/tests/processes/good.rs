@@ -1,0 +1,74 @@
+//! Jobs in which nothing goes wrong.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::process::Command;
+
+use crate::job::{Job, OPERATORS, directory, left_behind};
+
+const WORLDS: [&[u32]; 6] = [&[1], &[2], &[1, 1], &[2, 2], &[3, 2], &[1, 1, 1]];
+
+#[test]
+fn every_operator_in_every_world_gives_the_bits_of_one_process() {
+    let folder = directory("bits");
+    for (number, operator) in OPERATORS.into_iter().enumerate() {
+        for nodes in WORLDS {
+            let file = |name: &str| folder.join(format!("{number}.{name}.safetensors")).to_str().unwrap().to_owned();
+            let (here, there) = (file("here"), file("there"));
+            let flags = format!("{operator} --epochs 4 --seed 7 --json");
+            let gpus: Vec<String> = nodes.iter().map(u32::to_string).collect();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_mkernel"));
+            let alone = format!("run {flags} --gpus {} --nodes {} --output {here}", gpus.join(","), nodes.len());
+            let alone = command.args(alone.split(' ')).output().unwrap();
+            assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+
+            let job = Job { more: vec!["--output".into(), there.clone()], ..Job::new(nodes, &flags) };
+            let report: serde_json::Value = serde_json::from_str(&job.hold()).unwrap();
+            let expected: serde_json::Value = serde_json::from_slice(&alone.stdout).unwrap();
+            for field in ["op", "world", "checked", "bytes", "max_abs_err", "validated"] {
+                assert_eq!(report[field], expected[field], "{operator} on {nodes:?}: {field}");
+            }
+            let tasks = |json: &serde_json::Value| {
+                let roles = json["roles"].as_object().unwrap().clone();
+                roles.into_iter().map(|(role, r)| (role, r["ctas"].clone(), r["tasks"].clone())).collect::<Vec<_>>()
+            };
+            assert_eq!(tasks(&report), tasks(&expected), "{operator} on {nodes:?}");
+            assert!(fs::read(&here).unwrap() == fs::read(&there).unwrap(), "{operator} on {nodes:?}: bits differ");
+        }
+    }
+    assert_eq!(left_behind(), [""; 0]);
+}
+
+#[test]
+fn two_jobs_at_once_do_not_notice_each_other() {
+    let jobs = [Job::new(&[2, 1], OPERATORS[0]), Job::new(&[2, 1], OPERATORS[1])];
+    let ranks: Vec<_> = jobs.iter().map(Job::start_all).collect();
+    for ended in ranks.into_iter().flatten().map(|rank| rank.end()) {
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+    }
+}
+
+#[test]
+fn five_ranks_on_one_core_hold() {
+    let job = Job { cores: Some("0"), ..Job::new(&[3, 2], &format!("{} --epochs 20", OPERATORS[0])) };
+    job.hold();
+}
+
+#[test]
+fn the_ranks_of_mpirun_hold_with_nothing_else_set() {
+    for operator in OPERATORS {
+        let mut command = Command::new("mpirun");
+        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "3", env!("CARGO_BIN_EXE_mkernel")]);
+        let flags = format!("run {operator} --transport shm --epochs 3 --json");
+        let output = match command.args(flags.split(' ')).output() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                eprintln!("SKIPPED: mpirun is not installed");
+                return;
+            }
+            output => output.unwrap(),
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["world"]["gpus"], &report["checked"]), (&3.into(), &true.into()));
+    }
+}
