@@ -229,3 +229,16 @@ fn links_in_the_documentation_lead_to_files() {
         }
     }
 }
+
+#[test]
+fn every_kind_of_bug_has_its_row_and_every_test_named_there_exists() {
+    let list = read("docs/bugs.md");
+    let kinds: Vec<u32> = list.lines().filter_map(|line| line.split('|').nth(1)?.trim().parse().ok()).collect();
+    assert_eq!(kinds, (1..=24).collect::<Vec<_>>());
+    let sources: Vec<String> = files(&[".rs"]).iter().map(|path| read(path)).collect();
+    let named = list.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 1);
+    for name in named.filter(|name| name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())) {
+        let exists = sources.iter().any(|source| source.contains(&format!("fn {name}(")));
+        assert!(exists, "docs/bugs.md names the test {name}, which does not exist");
+    }
+}

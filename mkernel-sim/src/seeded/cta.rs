@@ -9,6 +9,7 @@ use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op};
 
 use super::Launch;
 use crate::cells::{Waiter, Wake};
+use crate::hang::at_place;
 use crate::network::Fate;
 use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
@@ -140,8 +141,7 @@ impl Launch<'_> {
         let Some((lane, index)) = claimed else { return Ok(false) };
         let (place, instruction) = at(program, lane, index);
         if fate == Fate::Dies {
-            let (role, lane, instruction) = (Some(place.role), Some(lane), Some(place.instruction));
-            return Err(Fault { role, lane, instruction, ..Fault::new(FaultKind::Died, place.rank) });
+            return Err(at_place(FaultKind::Died, place));
         }
         cta.lane = lane;
         cta.started += 1;
