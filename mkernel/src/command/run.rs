@@ -78,6 +78,11 @@ where
     };
     let output = open(&args.output, "--output")?;
     let trace_file = open(&args.trace, "--trace")?;
+    if let (Some(output), Some(trace)) = (&output, &trace_file)
+        && output.place() == trace.place()
+    {
+        return Err(Usage::SamePlace { place: trace.place().to_owned() }.into());
+    }
     let extent = if args.no_check { Extent::None } else { Extent::of(&operator) };
     let progress = Progress::new(args.epochs);
     progress.say("planning");
