@@ -77,6 +77,9 @@ pub(crate) struct ProblemArgs {
     pub(crate) verbose: bool,
 }
 
+/// The flags that [`ProblemArgs::axis`] knows.
+pub(crate) const AXES: [&str; 8] = ["--m", "--n", "--k", "--batch", "--heads", "--kv-heads", "--seq", "--dim"];
+
 impl ProblemArgs {
     /// The size that a flag gives to an axis.
     pub(crate) fn axis(&self, flag: &str) -> Option<u64> {

@@ -60,6 +60,10 @@ pub(crate) enum Usage {
         #[source]
         problem: Error,
     },
+    #[error("--output and --trace both name {}; give each a file of its own", place.display())]
+    SamePlace { place: std::path::PathBuf },
+    #[error("{flag} means nothing to {op}, which takes {needs}; leave it out")]
+    Foreign { flag: &'static str, op: &'static str, needs: String },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mkernel::{DType, Tensors, file};
 
-use crate::command::args::ProblemArgs;
+use crate::command::args::{AXES, ProblemArgs};
 use crate::command::usage::Usage;
 
 /// An input tensor with its axes, each named by the flag of its size.
@@ -65,6 +65,21 @@ pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> 
     agree("--dtype", args.dtype.map(DType::from), dtype)?;
     let sizes = sizes.into_iter().map(|(axis, (size, _))| (axis, size)).collect();
     Ok(Bound { sizes, dtype, tensors: Some(tensors) })
+}
+
+/// Refuses flags that are another operator's: sizes that no form has, and the switches of `others` that are on.
+pub(super) fn own_flags(
+    args: &ProblemArgs,
+    op: &'static str,
+    forms: &[Form],
+    others: &[(&'static str, bool)],
+) -> Result<(), Usage> {
+    let is_own = |flag: &str| forms.iter().any(|form| form.axes.contains(&flag));
+    let sizes = AXES.into_iter().map(|flag| (flag, args.axis(flag).is_some() && !is_own(flag)));
+    match sizes.chain(others.iter().copied()).find(|&(_, is_foreign)| is_foreign) {
+        Some((flag, _)) => Err(Usage::Foreign { flag, op, needs: flags(forms) }),
+        None => Ok(()),
+    }
 }
 
 fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {

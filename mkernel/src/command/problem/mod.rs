@@ -10,7 +10,7 @@ use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
 
 use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
-use axes::{Element, Form, bind};
+use axes::{Element, Form, bind, own_flags};
 
 /// What a command does with an operator, whichever it is.
 pub(crate) trait Action {
@@ -39,11 +39,13 @@ pub(crate) fn world(args: &ProblemArgs) -> Result<World, Usage> {
 pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>, action: A) -> Result<A::Output, Stop> {
     match args.op {
         OpName::AgGemm => {
+            own_flags(args, "ag-gemm", &MATRICES, &[("--causal", args.causal)])?;
             let bound = bind(args, &MATRICES, input)?;
             let [m, n, k] = ["--m", "--n", "--k"].map(|axis| bound.axis(axis));
             action.act(AgGemm { m, n, k, dtype: bound.dtype }, bound.tensors)
         }
         OpName::RingAttention => {
+            own_flags(args, "ring-attention", &ATTENTION, &[])?;
             let bound = bind(args, &ATTENTION, input)?;
             let [batch, heads, kv_heads] = ["--batch", "--heads", "--kv-heads"].map(|axis| bound.axis(axis));
             let (seq, dim, dtype) = (bound.axis("--seq"), bound.axis("--dim"), bound.dtype);
