@@ -1,4 +1,5 @@
 //! Programs that nobody would plan: `validate` names what is wrong with them, and never panics, overflows or accepts them.
+#![allow(clippy::unwrap_used)]
 
 use mkernel_core::{
     Born, Cell, CellId, DType, Instruction, Lane, LaneId, Mask, Op, Program, ProgramBuilder, Put, PutId, Rank, Region,
