@@ -98,6 +98,23 @@ pub(crate) struct ProblemArgs {
     pub(crate) verbose: bool,
 }
 
+/// The flags that [`ProblemArgs::axis`] knows.
+pub(crate) const AXES: [&str; 13] = [
+    "--m",
+    "--n",
+    "--k",
+    "--tokens",
+    "--hidden",
+    "--inner",
+    "--experts",
+    "--topk",
+    "--batch",
+    "--heads",
+    "--kv-heads",
+    "--seq",
+    "--dim",
+];
+
 impl ProblemArgs {
     /// The size that a flag gives to an axis.
     pub(crate) fn axis(&self, flag: &str) -> Option<u64> {
@@ -180,6 +197,13 @@ pub(crate) enum OpName {
     MoeFfn,
     /// O = softmax(Q K^T) V, with all four sharded along the sequence.
     RingAttention,
+}
+
+impl OpName {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

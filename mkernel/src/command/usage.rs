@@ -37,7 +37,7 @@ pub(crate) enum Usage {
     #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
     MissingShape { flag: &'static str, needs: String },
     #[error("{flag} is for {operators} only; leave it out")]
-    Foreign { flag: &'static str, operators: &'static str },
+    ForeignOption { flag: &'static str, operators: &'static str },
     #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
     Contradiction { flag: &'static str, given: String, found: String },
     #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
@@ -62,6 +62,10 @@ pub(crate) enum Usage {
         #[source]
         problem: Error,
     },
+    #[error("--output and --trace both name {}; give each a file of its own", place.display())]
+    SamePlace { place: std::path::PathBuf },
+    #[error("{flag} means nothing to {op}, which takes {needs}; leave it out")]
+    ForeignSize { flag: &'static str, op: String, needs: String },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
     #[error("--transport shm does not go with {flag}; leave it out, or use --transport loopback")]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mkernel::{DType, Tensors, file};
 
-use crate::command::args::ProblemArgs;
+use crate::command::args::{AXES, ProblemArgs};
 use crate::command::usage::Usage;
 
 /// An input tensor with its axes, each named by the flag of its size.
@@ -42,6 +42,7 @@ impl Bound {
 
 /// Binds all axes of `forms`.
 pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> Result<Bound, Usage> {
+    own_sizes(args, forms)?;
     let Some(path) = input else { return from_flags(args, forms) };
     let names: Vec<&'static str> = forms.iter().map(|form| form.name).collect();
     let tensors = file::read_tensors(path, &names).map_err(|problem| Usage::Input { problem, needs: needs(forms) })?;
@@ -69,6 +70,15 @@ pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> 
     agree("--dtype", args.dtype.map(DType::from), dtype)?;
     let sizes = sizes.into_iter().map(|(axis, (size, _))| (axis, size)).collect();
     Ok(Bound { sizes, dtype, tensors: Some(tensors) })
+}
+
+/// Refuses sizes that are another operator's.
+fn own_sizes(args: &ProblemArgs, forms: &[Form]) -> Result<(), Usage> {
+    let is_own = |flag: &str| forms.iter().any(|form| form.axes.contains(&flag));
+    match AXES.into_iter().find(|&flag| args.axis(flag).is_some() && !is_own(flag)) {
+        Some(flag) => Err(Usage::ForeignSize { flag, op: args.op.name(), needs: flags(forms) }),
+        None => Ok(()),
+    }
 }
 
 fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {

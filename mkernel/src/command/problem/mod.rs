@@ -91,16 +91,16 @@ fn product(args: &ProblemArgs, input: Option<&Path>) -> Result<([u64; 3], Bound)
 fn check_options(args: &ProblemArgs) -> Result<(), Usage> {
     let has_partials = matches!(args.op, OpName::GemmRs | OpName::GemmAr);
     if args.partial.is_some() && !has_partials {
-        return Err(Usage::Foreign { flag: "--partial", operators: "gemm-rs and gemm-ar" });
+        return Err(Usage::ForeignOption { flag: "--partial", operators: "gemm-rs and gemm-ar" });
     }
     let is_attention = matches!(args.op, OpName::RingAttention);
     for (flag, is_given) in [("--causal", args.causal), ("--layout", args.layout.is_some())] {
         if is_given && !is_attention {
-            return Err(Usage::Foreign { flag, operators: "ring-attention" });
+            return Err(Usage::ForeignOption { flag, operators: "ring-attention" });
         }
     }
     if args.all_reduce.is_some() && !matches!(args.op, OpName::GemmAr) {
-        return Err(Usage::Foreign { flag: "--all-reduce", operators: "gemm-ar" });
+        return Err(Usage::ForeignOption { flag: "--all-reduce", operators: "gemm-ar" });
     }
     Ok(())
 }
