@@ -1,6 +1,6 @@
 //! Builds a [`Program`] lane by lane.
 
-use crate::program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Segment, Slice};
+use crate::program::{Instruction, Lane, LaneId, Law, Op, Placement, Program, Put, PutId, Routed, Segment, Slice};
 use crate::region::{Region, RegionId, Span};
 use crate::role::Role;
 use crate::signal::{Born, Cell, CellId, Signal};
@@ -74,6 +74,7 @@ impl ProgramBuilder {
                 puts: Vec::new(),
                 inputs: Vec::new(),
                 outputs: Vec::new(),
+                routed: Vec::new(),
                 law: Law::default(),
             },
         }
@@ -106,6 +107,11 @@ impl ProgramBuilder {
     /// Says that the host reads this memory after each launch.
     pub fn output(&mut self, placement: Placement) {
         self.program.outputs.push(placement);
+    }
+
+    /// Says that the host reads this memory after each launch, where data says which rows.
+    pub fn routed(&mut self, routed: Routed) {
+        self.program.routed.push(routed);
     }
 
     /// Sets the byte law.

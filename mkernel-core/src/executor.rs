@@ -1,5 +1,7 @@
 //! Executors run verified programs.
 
+use std::num::NonZeroU32;
+
 use crate::fault::Fault;
 use crate::program::LaneId;
 use crate::region::Span;
@@ -66,6 +68,16 @@ pub struct Run {
     pub trace: Vec<TraceEvent>,
 }
 
+/// CTAs of a launch, over all ranks that share a GPU, must all be resident at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} CTAs cannot run at once; at most {most} fit")]
+pub struct NotResident {
+    /// CTAs over all lanes.
+    pub asked: u32,
+    /// CTAs that fit.
+    pub most: u32,
+}
+
 /// Runs verified programs, one epoch a launch, on the ranks that it hosts.
 ///
 /// The host may write inputs and read outputs between launches. After a fault the executor is poisoned: every later
@@ -76,6 +88,15 @@ pub trait Executor {
     /// # Errors
     /// The first fault; everything has unwound by then.
     fn launch(&mut self) -> Result<Run, Fault>;
+
+    /// Sets how many CTAs claim from the lanes of `role` from the next launch on.
+    ///
+    /// That is always sound: progress is proved with one CTA per lane, which decides for every number of them, and
+    /// neither lists, cells nor totals depend on it.
+    ///
+    /// # Errors
+    /// [`NotResident`] if so many CTAs cannot run at once; nothing is changed then.
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident>;
 
     /// Writes `bytes`, of the span's length and row after row, into memory of a hosted rank.
     ///

@@ -14,11 +14,13 @@
 //! | epoch | [`signal`] |
 //! | program | [`program`], built by [`builder`], proved by [`mod@validate`] |
 //! | role | [`role`] |
+//! | routing, what data decides | [`routing`] |
 //! | transport | [`transport`], fed by [`proxy`] |
 //! | executor | [`executor`], ends in a [`fault`] at worst |
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod address;
 pub mod builder;
 pub mod dtype;
 pub mod executor;
@@ -28,20 +30,23 @@ pub mod program;
 pub mod proxy;
 pub mod region;
 pub mod role;
+pub mod routing;
 pub mod signal;
 pub mod ticket;
 pub mod transport;
 pub mod validate;
 pub mod world;
 
+pub use address::{Addresses, RankAddresses};
 pub use builder::{LaneBuilder, ProgramBuilder};
 pub use dtype::DType;
 pub use executor::{Executor, Run};
 pub use fault::{Fault, FaultKind};
-pub use program::{Instruction, Lane, LaneId, Law, Mask, Op, Placement, Program, Put, PutId, Segment};
+pub use program::{Instruction, Lane, LaneId, Law, Mask, Op, Placement, Program, Put, PutId, Routed, Segment, Stage};
 pub use proxy::Proxy;
 pub use region::{Region, RegionId, Span};
 pub use role::{Role, RoleName};
+pub use routing::Experts;
 pub use signal::{Born, Cell, CellId, Signal};
 pub use ticket::Ticket;
 pub use transport::Transport;

@@ -18,6 +18,7 @@ use std::ops::Range;
 use crate::dtype::DType;
 use crate::region::{Region, Span};
 use crate::role::RoleName;
+use crate::routing::Experts;
 use crate::signal::{Cell, CellId, Signal};
 use crate::world::{Rank, World};
 
@@ -80,9 +81,78 @@ pub enum Op {
         /// Element type written.
         output: DType,
     },
+    /// Packs rows of tokens: reads the rows and the tokens' part of the table ([`crate::routing`]), writes the rows of
+    /// tokens with an expert among `wanted`, in order, to the first rows of the first span, and to the second, if there is
+    /// one, their number as a u64.
+    Pack {
+        /// The rows read are those of tokens with one of these experts, packed; without it every token's.
+        held: Option<Experts>,
+        /// Whose rows are written.
+        wanted: Experts,
+    },
+    /// Writes the index of a rank ([`crate::routing`]): its tiles, rows and places. Each segment reads the table of a run
+    /// of tokens, the first of which is [`Segment::position`]: the rank's own in the first segment, then those that land,
+    /// in the order in which they are expected.
+    Route {
+        /// The experts of the rank.
+        experts: Experts,
+        /// Rows of a tile.
+        tile: u32,
+    },
+    /// One tile of one expert: reads the entry of a tile slot, then what `stage` says, and writes the first rows of its
+    /// span, as many as the entry counts. Picks among the landings in the order of [`Op::Route`].
+    Expert {
+        /// What is multiplied.
+        stage: Stage,
+        /// Element type of rows and weights.
+        input: DType,
+        /// Element type written.
+        output: DType,
+    },
+    /// Sums the results of a rank's experts for a run of tokens: reads the run's places and its weights in f32, then all
+    /// results in f32, and writes in f32, for each token with a result here, in order and packed, the sum over its slots in
+    /// order of weight times result; each product and each sum is rounded. Picks among the tile slots.
+    Combine {
+        /// Rows of a tile.
+        tile: u32,
+    },
+    /// Sums partial rows of a run of tokens: each segment reads rows, in f32 or `narrow` as their width says, and the run's
+    /// table. Its rows are those of tokens with one of the experts from [`Segment::position`] to the next segment's, packed.
+    /// The sum in segment order, from zero in f32, is rounded once to `output`. Written are the rows of tokens with one of
+    /// `experts`, packed, with their number as a u64 in a second span; or, with no second span, every token's.
+    Merge {
+        /// The experts that the segments divide.
+        experts: Experts,
+        /// Element type of the sources that are not f32.
+        narrow: DType,
+        /// Element type written.
+        output: DType,
+    },
+}
+
+/// What a tile of an expert multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Reads the list of rows, the gathered tokens `[T, K]` and weights `[experts * K, N]`: the rows named, times the
+    /// expert's weights.
+    Up,
+    /// Reads as `Up` and a second span of weights: `silu(g) * u` in f32 of the products `g` with the first and `u` with the
+    /// second, where `silu(g) = g / (1 + exp(-g))`.
+    Gated,
+    /// Reads the tile's own rows `[tile, K]` and weights `[experts * K, N]`.
+    Down,
 }
 
 impl Op {
+    /// The read of a segment of which data chooses the part that is touched, where its waits are picked ([`Segment::picked`]).
+    /// The other reads come before that choice, ordered by the segment's certain waits alone.
+    pub const fn gathered(&self) -> Option<usize> {
+        match self {
+            Op::Expert { stage: Stage::Up | Stage::Gated, .. } | Op::Combine { .. } => Some(2),
+            _ => None,
+        }
+    }
+
     /// The name in messages and traces.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -92,6 +162,11 @@ impl Op {
             Op::Gemm { .. } => "gemm",
             Op::Attention { .. } => "attention",
             Op::Reduce { .. } => "reduce",
+            Op::Pack { .. } => "pack",
+            Op::Route { .. } => "route",
+            Op::Expert { .. } => "expert",
+            Op::Combine { .. } => "combine",
+            Op::Merge { .. } => "merge",
         }
     }
 }
@@ -102,8 +177,8 @@ pub struct Segment {
     /// Cells of this rank to wait for, in [`Program::waits`].
     pub waits: Slice,
     /// Cells of which data picks those that cover the bytes really read, in [`Program::waits`]. Such a wait orders this
-    /// segment's own reads and nothing after them: an instruction that must come after all of the cells waits for them
-    /// itself. Whether the program ends is decided as if all were waited for.
+    /// segment's own reads (where [`Op::gathered`] names one, that one) and nothing after them: an instruction that must
+    /// come after all of the cells waits for them itself. Whether the program ends is decided as if all were waited for.
     pub picked: Slice,
     /// Bytes read once the waits of this and all earlier segments hold, in [`Program::spans`]. Where data decides what
     /// is read, all that it may choose from.
@@ -176,6 +251,18 @@ pub struct Placement {
     pub column: u64,
 }
 
+/// Where rows of a global tensor live on this rank, as data decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The tensor's name.
+    pub tensor: &'static str,
+    /// The rows on this rank.
+    pub span: Span,
+    /// A u32 for each row of the global tensor, taken as a matrix, in order: the row of `span` that holds it, or
+    /// [`crate::routing::NOWHERE`].
+    pub rows: Span,
+}
+
 /// The bytes that a rank must send and receive over the NIC in one epoch, from the operator's formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Law {
@@ -212,7 +299,9 @@ pub struct Program {
     pub inputs: Vec<Placement>,
     /// Memory that the host reads after each launch.
     pub outputs: Vec<Placement>,
-    /// What the operator's formula says it sends and receives.
+    /// Memory that the host reads after each launch where data says which.
+    pub routed: Vec<Routed>,
+    /// What the operator's formula says it sends and receives; where lengths are data, at most.
     pub law: Law,
 }
 
@@ -265,6 +354,17 @@ impl Program {
     /// If the program has no such cell.
     pub fn cell(&self, id: CellId) -> &Cell {
         &self.cells[id.0 as usize]
+    }
+
+    /// What the host reads after each launch.
+    pub fn host_reads(&self) -> impl Iterator<Item = &Span> {
+        let routed = self.routed.iter().flat_map(|r| [&r.span, &r.rows]);
+        self.outputs.iter().map(|p| &p.span).chain(routed)
+    }
+
+    /// Whether data chooses what a segment of `instruction` waits for and gathers, from what its other reads say.
+    pub fn chooses(&self, instruction: &Instruction, segment: &Segment) -> bool {
+        instruction.op.gathered().is_some() && !self.picked(segment).is_empty()
     }
 
     /// All instructions with their lane and index, lane by lane.

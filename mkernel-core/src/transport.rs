@@ -117,3 +117,19 @@ pub trait Transport {
     /// The first failed put.
     fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_written_after_its_bytes_needs_an_ordered_transport() {
+        use Signalling::{Counter, Immediate, WriteAfterWrite};
+        for signalling in [WriteAfterWrite, Immediate, Counter] {
+            let ordered = Contract::new(Ordering::InOrder, signalling).map(|c| (c.ordering(), c.signalling()));
+            assert_eq!(ordered, Ok((Ordering::InOrder, signalling)));
+            let is_refused = Contract::new(Ordering::Unordered, signalling) == Err(UnsoundContract);
+            assert_eq!(is_refused, signalling == WriteAfterWrite);
+        }
+    }
+}

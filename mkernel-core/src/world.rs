@@ -80,8 +80,12 @@ impl World {
     /// # Errors
     /// As [`World::new`].
     pub fn uniform(nodes: u32, gpus: u32) -> Result<World, WorldError> {
+        // Said before the list is made: without GPUs the count of ranks bounds nothing.
+        if nodes > 0 && gpus == 0 {
+            return Err(WorldError::EmptyNode(0));
+        }
         let ranks = u64::from(nodes) * u64::from(gpus);
-        if ranks > Self::MAX_RANKS || u64::from(nodes) > Self::MAX_RANKS {
+        if ranks > Self::MAX_RANKS {
             return Err(WorldError::TooManyRanks { ranks });
         }
         World::new(&vec![gpus; nodes as usize])
@@ -203,6 +207,13 @@ pub fn share(len: u64, parts: u64, index: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_number_of_nodes_without_gpus_is_said_to_have_empty_nodes() {
+        for nodes in [1, 1 << 20, (1 << 20) + 1, u32::MAX] {
+            assert_eq!(World::uniform(nodes, 0), Err(WorldError::EmptyNode(0)), "{nodes} nodes");
+        }
+    }
 
     #[test]
     fn shares_are_disjoint_and_cover_everything() {

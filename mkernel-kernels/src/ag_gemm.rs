@@ -10,16 +10,16 @@
 //!
 //! So a chunk crosses the NIC once per other node: (N-1) times a rank's shard, the least that reaches every node.
 //!
-//! One cell per chunk says that it is here; the tiles that read it wait for it. When all tiles and forwards of an epoch
-//! have read the landing memory, one release gives it back and raises a credit at each rank that writes there; writers
-//! wait for it before their first write of the next epoch.
+//! One cell per chunk says that it is here; the tiles that read it wait for it. How landing memory is given back to those
+//! who write there is the same as for ring attention: `gather` says it.
 
 mod layout;
 mod roles;
 
 use mkernel_core::{DType, Program, ProgramBuilder, Rank, RoleName, World};
 
-use crate::operator::{Operator, PlanError, TensorKind, TensorSpec, check_axis, check_float, ctas_of};
+use crate::gather;
+use crate::operator::{Operator, PlanError, TensorKind, TensorSpec, check_axis, check_float};
 use crate::profile::Profile;
 use crate::split::{RoleCtas, Work, split};
 use layout::Layout;
@@ -65,15 +65,8 @@ impl Operator for AgGemm {
         let layout = Layout::new(self, world, rank, profile)?;
         layout.declare(&mut builder);
         let ctas = split(&work(&layout, profile), given, profile)?;
-        let compute = roles::Compute(&layout);
-        let intra = roles::Intra(&layout);
-        let send = roles::Send(&layout);
-        let compute = builder.lane(&compute, ctas_of(&ctas, RoleName::Compute));
-        let intra = builder.lane(&intra, ctas_of(&ctas, RoleName::Intra));
-        let send = builder.lane(&send, ctas_of(&ctas, RoleName::Send));
-        builder.then(intra, compute);
-        builder.then(send, intra.or(compute));
-        crate::operator::finish(builder)
+        let (compute, intra, send) = (roles::Compute(&layout), roles::Intra(&layout), roles::Send(&layout));
+        gather::program(builder, &ctas, [&compute, &intra, &send])
     }
 }
 

@@ -10,6 +10,11 @@ use crate::split::RoleCtas;
 pub enum TensorKind {
     /// Written by the host before each launch.
     Input,
+    /// Written by the host before each launch: integers below the limit, or -1 for none.
+    Ids {
+        /// One past the largest.
+        limit: u64,
+    },
     /// Read by the host after each launch.
     Output,
 }
@@ -108,6 +113,12 @@ pub trait Operator: Send + Sync {
 
     /// Floating-point operations of the whole world, 2 per multiply-add.
     fn flops(&self) -> f64;
+
+    /// The bytes that each rank must send over the NIC in one epoch for these values of its [`TensorKind::Ids`] input; `None`
+    /// for an operator without one, whose plan says it.
+    fn routed_law(&self, _world: &World, _ids: &[i32]) -> Option<Vec<u64>> {
+        None
+    }
 
     /// Plans the program of one rank. `ctas` overrides the split of SMs between roles that follows from the shape.
     ///

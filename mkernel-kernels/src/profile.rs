@@ -15,6 +15,8 @@ pub struct Profile {
     pub link: f64,
     /// Bytes per second out of one GPU over its NIC.
     pub nic: f64,
+    /// Seconds from a ticket to the signal at a rank of another node, for a small message.
+    pub hop: f64,
     /// Seconds that an SM spends to hand one ticket to the proxy.
     pub ticket: f64,
     /// Rows of a tile of a matrix product.
@@ -25,7 +27,8 @@ pub struct Profile {
 
 impl Profile {
     /// One H200: 132 SMs, some 700 TFLOP/s in bf16 products (measured with cuBLAS), 450 GB/s of NVLink each way
-    /// (datasheet of the 18-link HGX board), a ConnectX-7 at 50 GB/s. The copy rate of one SM is the measured device copy
+    /// (datasheet of the 18-link HGX board), a ConnectX-7 at 50 GB/s. A hop of the
+    /// NIC is an assumption. The copy rate of one SM is the measured device copy
     /// rate (4.15 TB/s read and written) spread over the SMs.
     pub const H200: Profile = Profile {
         name: "h200",
@@ -34,6 +37,7 @@ impl Profile {
         sm_copy: 4.15e12 / 2.0 / 132.0,
         link: 450e9,
         nic: 50e9,
+        hop: 8e-6,
         ticket: 0.1e-6,
         tile_m: 128,
         tile_n: 256,
@@ -47,6 +51,7 @@ impl Profile {
         sm_copy: 5e9,
         link: 10e9,
         nic: 5e9,
+        hop: 20e-6,
         ticket: 0.2e-6,
         tile_m: 128,
         tile_n: 128,

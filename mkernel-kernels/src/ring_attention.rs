@@ -18,7 +18,8 @@ mod roles;
 
 use mkernel_core::{DType, Mask, Program, ProgramBuilder, Rank, RoleName, World};
 
-use crate::operator::{Operator, PlanError, TensorKind, TensorSpec, check_axis, check_float, ctas_of};
+use crate::gather;
+use crate::operator::{Operator, PlanError, TensorKind, TensorSpec, check_axis, check_float};
 use crate::profile::Profile;
 use crate::split::{RoleCtas, Work, split};
 
@@ -114,11 +115,7 @@ impl Operator for RingAttention {
             work.push(Work::tickets(RoleName::Send, tickets as f64, profile));
         }
         let ctas = split(&work, given, profile)?;
-        let compute = builder.lane(&roles::Compute(&plan), ctas_of(&ctas, RoleName::Compute));
-        let intra = builder.lane(&roles::Intra(&plan), ctas_of(&ctas, RoleName::Intra));
-        let send = builder.lane(&roles::Send(&plan), ctas_of(&ctas, RoleName::Send));
-        builder.then(intra, compute);
-        builder.then(send, intra.or(compute));
-        crate::operator::finish(builder)
+        let (compute, intra, send) = (roles::Compute(&plan), roles::Intra(&plan), roles::Send(&plan));
+        gather::program(builder, &ctas, [&compute, &intra, &send])
     }
 }

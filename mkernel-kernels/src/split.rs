@@ -5,7 +5,7 @@
 //! far. For independent roles with divisible work this greedy choice is optimal: a role is only ever given an SM when
 //! it bounds the whole. Roles that finish early help the next lane, so an error of one or two SMs costs little.
 
-use mkernel_core::{Instruction, Op, Program, RoleName, Span};
+use mkernel_core::{Instruction, Op, Program, RoleName, Span, Stage};
 
 use crate::operator::PlanError;
 use crate::profile::Profile;
@@ -50,6 +50,11 @@ impl Work {
         Work { role, seconds: bytes / profile.sm_copy, useful: (profile.link / profile.sm_copy).ceil() as u32 }
     }
 
+    /// Sums that read `bytes` of this rank's memory.
+    pub fn sums(role: RoleName, bytes: f64, profile: &Profile) -> Work {
+        Work { role, seconds: bytes / profile.sm_copy, useful: profile.sms }
+    }
+
     /// `tickets` handed to the proxy: one SM keeps any NIC busy.
     pub fn tickets(role: RoleName, tickets: f64, profile: &Profile) -> Work {
         Work { role, seconds: tickets * profile.ticket, useful: 1 }
@@ -78,6 +83,20 @@ pub fn cost(program: &Program, instruction: &Instruction, role: RoleName, profil
         Op::Copy => Work::copies(role, moved(program.writes(instruction)), profile),
         Op::Reduce { .. } => Work::copies(role, segments.map(moved).sum(), profile),
         Op::Put(_) => Work::tickets(role, 1.0, profile),
+        // What data decides, at most.
+        Op::Expert { stage, input, output } => {
+            let products = if stage == Stage::Gated { 2.0 } else { 1.0 };
+            let depth = |reads: &[Span]| {
+                let rows = if stage == Stage::Down { reads.get(1) } else { reads.get(2) };
+                rows.map_or(0.0, |rows| (rows.row_bytes / input.bytes()) as f64)
+            };
+            let elements = |s: &Span| f64::from(s.rows) * (s.row_bytes / output.bytes()) as f64;
+            let written: f64 = program.writes(instruction).iter().map(elements).sum();
+            Work::flops(role, 2.0 * products * written * segments.map(depth).sum::<f64>(), profile)
+        }
+        Op::Pack { .. } | Op::Combine { .. } => Work::copies(role, moved(program.writes(instruction)), profile),
+        Op::Merge { .. } => Work::copies(role, segments.map(moved).sum(), profile),
+        Op::Route { .. } => Work::copies(role, segments.map(moved).sum(), profile),
         Op::Release => Work { role, seconds: 0.0, useful: 1 },
     }
 }

@@ -162,9 +162,18 @@ impl<'a> Detector<'a> {
         });
         let mut clock = self.ranks[rank].start.clone();
         clock.join(&self.ranks[rank].lanes[lane].waited);
+        // What a choice follows from is read before the waits that it picks.
+        let gathered = instruction.op.gathered().filter(|_| program.chooses(instruction, segment));
+        let reads = || program.reads(segment).iter().enumerate();
+        if gathered.is_some() {
+            let decisive = reads().filter(|(i, _)| Some(*i) != gathered).map(|(_, s)| (s, Access::Read));
+            let choice = self.event(party, &clock, decisive)?;
+            clock.insert(choice);
+        }
         let mut before = std::mem::take(&mut self.ranks[rank].lanes[lane].picked);
         before.join(&clock);
-        let node = self.event(party, &before, program.reads(segment).iter().map(|s| (s, Access::Read)))?;
+        let rest = reads().filter(|(i, _)| gathered.is_none_or(|g| *i == g)).map(|(_, s)| (s, Access::Read));
+        let node = self.event(party, &before, rest)?;
         clock.insert(node);
         self.note_waits(program, lane, node)?;
         self.ranks[rank].lanes[lane].read.join(&clock);
@@ -235,7 +244,7 @@ impl<'a> Detector<'a> {
         let rank = program.rank.0 as usize;
         let clock = self.ranks[rank].end.clone();
         let party = Party { rank: program.rank, epoch: self.ranks[rank].epoch, actor: Actor::HostRead };
-        let node = self.event(party, &clock, program.outputs.iter().map(|p| (&p.span, Access::Read)))?;
+        let node = self.event(party, &clock, program.host_reads().map(|s| (s, Access::Read)))?;
         let state = &mut self.ranks[rank];
         state.end.insert(node);
         state.epoch += 1;

@@ -3,11 +3,12 @@
 //! CTAs of a lane claim its instructions in order. A CTA whose lane is drained goes on with the next lane, once its own
 //! instructions are complete.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mkernel_core::executor::LaneStats;
 use mkernel_core::validate::At;
-use mkernel_core::{Instruction, Lane, LaneId, Program, Rank, Verified};
+use mkernel_core::{Instruction, Lane, LaneId, Program, Rank, RoleName, Verified};
 
 /// One CTA of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +20,36 @@ pub(crate) struct Cta {
     pub(crate) home: LaneId,
 }
 
-/// All CTAs of one rank, lane by lane.
-pub(crate) fn ctas(program: &Program) -> impl Iterator<Item = Cta> + '_ {
-    let homes = program.lanes.iter().enumerate();
-    let homes = homes.flat_map(|(lane, l)| (0..l.ctas).map(move |_| LaneId(lane as u16)));
-    homes.enumerate().map(|(number, home)| Cta { rank: program.rank, number: number as u32, home })
+/// CTAs of the roles that were given other numbers than the plan's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Split([Option<NonZeroU32>; RoleName::ALL.len()]);
+
+impl Split {
+    /// Gives a role another number of CTAs.
+    pub(crate) fn set(&mut self, role: RoleName, ctas: NonZeroU32) {
+        self.0[role as usize] = Some(ctas);
+    }
+
+    /// Home CTAs of a lane.
+    fn of(&self, lane: &Lane) -> u32 {
+        self.0[lane.role as usize].map_or(lane.ctas, NonZeroU32::get)
+    }
+
+    /// All CTAs of one rank, lane by lane.
+    pub(crate) fn ctas<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = Cta> + 'a {
+        let homes = program.lanes.iter().enumerate();
+        let homes = homes.flat_map(|(lane, l)| (0..self.of(l)).map(move |_| LaneId(lane as u16)));
+        homes.enumerate().map(|(number, home)| Cta { rank: program.rank, number: number as u32, home })
+    }
+
+    /// Empty statistics of every lane of a program.
+    pub(crate) fn no_stats(&self, program: &Program) -> Vec<LaneStats> {
+        let stats = |l: &Lane| {
+            let (rank, role, ctas) = (program.rank, l.role, self.of(l));
+            LaneStats { rank, role, ctas, tasks: 0, busy_us: 0.0, wait_us: 0.0 }
+        };
+        program.lanes.iter().map(stats).collect()
+    }
 }
 
 /// How far each lane has been claimed in this launch. It is no signal: it orders no memory.
@@ -73,11 +99,4 @@ pub(crate) fn claim_onward(claims: &Claims, program: &Program, lane: LaneId) -> 
 pub(crate) fn at(program: &Program, lane: LaneId, index: usize) -> (At, &Instruction) {
     let l = &program.lanes[usize::from(lane.0)];
     (At { rank: program.rank, role: l.role, lane, instruction: index as u32 }, &l.instructions[index])
-}
-
-/// Empty statistics of every lane of a program.
-pub(crate) fn no_stats(program: &Program) -> Vec<LaneStats> {
-    let stats =
-        |l: &Lane| LaneStats { rank: program.rank, role: l.role, ctas: l.ctas, tasks: 0, busy_us: 0.0, wait_us: 0.0 };
-    program.lanes.iter().map(stats).collect()
 }

@@ -10,18 +10,19 @@
 mod cta;
 mod proxy;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use mkernel_core::executor::{LaneStats, TraceEvent};
+use mkernel_core::executor::{LaneStats, NotResident, TraceEvent};
 use mkernel_core::validate::At;
-use mkernel_core::{Executor, Fault, Rank, Run, Span, Verified};
+use mkernel_core::{Executor, Fault, Rank, RoleName, Run, Span, Verified};
 
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
 use crate::ops::Kernels;
 use crate::options::Options;
-use crate::schedule::{self, Claims};
+use crate::schedule::{Claims, Split};
 use cta::{CtaAgent, Outcome};
 use proxy::ProxyAgent;
 
@@ -32,6 +33,7 @@ pub struct Seeded {
     options: Options,
     random: fastrand::Rng,
     epoch: u64,
+    split: Split,
     proxies: Vec<ProxyAgent>,
     spare: Vec<Kernels>,
     fault: Option<Fault>,
@@ -68,7 +70,8 @@ impl Seeded {
         let proxies = host.verified.world().ranks();
         let proxies = proxies.map(|rank| ProxyAgent::new(&host, rank, &options)).collect::<Result<_, _>>()?;
         let (random, epoch) = (fastrand::Rng::with_seed(options.seed), options.first_epoch);
-        Ok(Seeded { host, options, random, epoch, proxies, spare: Vec::new(), fault: None })
+        let split = Split::default();
+        Ok(Seeded { host, options, random, epoch, split, proxies, spare: Vec::new(), fault: None })
     }
 }
 
@@ -82,6 +85,11 @@ impl Executor for Seeded {
         self.epoch = self.epoch.wrapping_add(1);
         self.fault = result.as_ref().err().copied();
         result
+    }
+
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident> {
+        self.split.set(role, ctas);
+        Ok(())
     }
 
     fn write(&mut self, span: &Span, bytes: &[u8]) {
@@ -100,7 +108,7 @@ impl<'a> Launch<'a> {
         let ctas: Vec<_> = programs
             .iter()
             .filter(|p| !network.is_dead(p.rank))
-            .flat_map(schedule::ctas)
+            .flat_map(|p| seeded.split.ctas(p))
             .enumerate()
             .map(|(agent, cta)| CtaAgent::new(agent, cta))
             .collect();
@@ -120,7 +128,7 @@ impl<'a> Launch<'a> {
             priorities,
             strictness: 1 << seeded.random.u32(0..5),
             now: 0,
-            stats: programs.iter().map(schedule::no_stats).collect(),
+            stats: programs.iter().map(|p| seeded.split.no_stats(p)).collect(),
             trace: Vec::new(),
             random: &mut seeded.random,
         }

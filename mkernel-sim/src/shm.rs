@@ -6,12 +6,13 @@
 //! A launch begins and ends with a meeting of all ranks ([`Board::meet`]): between two launches no rank is at work, and
 //! any rank may read any memory.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use mkernel_core::executor::LaneStats;
-use mkernel_core::{Executor, Fault, FaultKind, Program, Rank, Run, Span, Verified};
+use mkernel_core::executor::{LaneStats, NotResident};
+use mkernel_core::{Executor, Fault, FaultKind, Program, Rank, RoleName, Run, Span, Verified};
 
 use crate::block::Words;
 use crate::board::{Apart, Board};
@@ -167,6 +168,10 @@ impl Executor for Shm {
         let result = self.run();
         self.fault = result.as_ref().err().copied();
         result
+    }
+
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident> {
+        self.threaded.set_ctas(role, ctas)
     }
 
     fn write(&mut self, span: &Span, bytes: &[u8]) {

@@ -7,13 +7,15 @@
 mod cta;
 mod proxy;
 
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, Thread};
 
+use mkernel_core::executor::NotResident;
 use mkernel_core::validate::At;
-use mkernel_core::{Executor, Fault, FaultKind, LaneId, Program, Rank, Run, Span, Verified};
+use mkernel_core::{Executor, Fault, FaultKind, LaneId, Program, Rank, RoleName, Run, Span, Verified};
 
 use crate::board::NAP;
 use crate::error::SimError;
@@ -22,7 +24,7 @@ use crate::host::Host;
 use crate::ops::Kernels;
 use crate::options::Options;
 use crate::peers::{Look, Peers};
-use crate::schedule::{self, Claims, Cta};
+use crate::schedule::{Claims, Cta, Split, at};
 use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
@@ -35,6 +37,7 @@ pub struct Threaded {
     peers: Option<Peers>,
     options: Options,
     epoch: u64,
+    split: Split,
     ctas: Vec<Cta>,
     proxies: Vec<ProxyWorker>,
     kernels: Vec<Kernels>,
@@ -49,6 +52,7 @@ struct Shared<'a> {
     epoch: u64,
     claims: Claims,
     watch: Watch,
+    split: &'a Split,
     ctas: &'a [Cta],
     /// What each CTA holds, by its index in `ctas`.
     held: Vec<Held>,
@@ -77,9 +81,20 @@ impl Threaded {
         let programs = || host.verified.programs().iter().filter(is_here);
         let proxies = programs().filter(|p| !p.puts.is_empty());
         let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;
-        let ctas: Vec<Cta> = programs().flat_map(schedule::ctas).collect();
-        let (epoch, kernels) = (options.first_epoch, ctas.iter().map(|_| Kernels::default()).collect());
-        Ok(Threaded { host, peers, options, epoch, ctas, proxies, kernels, fault: None })
+        let (epoch, split) = (options.first_epoch, Split::default());
+        let (ctas, kernels) = (Vec::new(), Vec::new());
+        let mut threaded = Threaded { host, peers, options, epoch, split, ctas, proxies, kernels, fault: None };
+        threaded.assign();
+        Ok(threaded)
+    }
+
+    /// Makes the CTAs of the split.
+    fn assign(&mut self) {
+        let own = self.peers.as_ref().map(Peers::own);
+        let is_here = |p: &&Program| own.is_none_or(|own| p.rank == own) && !self.options.network.is_dead(p.rank);
+        let programs = self.host.verified.programs().iter().filter(is_here);
+        self.ctas = programs.flat_map(|p| self.split.ctas(p)).collect();
+        self.kernels.resize_with(self.ctas.len(), Kernels::default);
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
@@ -90,6 +105,7 @@ impl Threaded {
             epoch: self.epoch,
             claims: Claims::new(&self.host.verified),
             watch: Watch::new(self.options.deadline),
+            split: &self.split,
             ctas: &self.ctas,
             held: self.ctas.iter().map(|_| Held::default()).collect(),
             bells: self.proxies.iter().map(|_| Bell::default()).collect(),
@@ -135,7 +151,7 @@ impl Threaded {
     }
 
     fn report(&self, time_us: f64, reports: Vec<Report>) -> Run {
-        let mut stats: Vec<_> = self.host.verified.programs().iter().map(schedule::no_stats).collect();
+        let mut stats: Vec<_> = self.host.verified.programs().iter().map(|p| self.split.no_stats(p)).collect();
         let mut trace = Vec::new();
         for (cta, report) in self.ctas.iter().zip(reports) {
             for (sum, part) in stats[cta.rank.0 as usize].iter_mut().zip(&report.lanes) {
@@ -159,6 +175,12 @@ impl Executor for Threaded {
         self.epoch = self.epoch.wrapping_add(1);
         self.fault = result.as_ref().err().copied();
         result
+    }
+
+    fn set_ctas(&mut self, role: RoleName, ctas: NonZeroU32) -> Result<(), NotResident> {
+        self.split.set(role, ctas);
+        self.assign();
+        Ok(())
     }
 
     fn write(&mut self, span: &Span, bytes: &[u8]) {
@@ -271,6 +293,6 @@ impl Held {
         let word = self.0.load(SeqCst);
         let program = &shared.host.verified.programs()[shared.ctas[index].rank.0 as usize];
         let (lane, instruction) = (LaneId((word >> 40) as u16), (word >> 8) as u32 as usize);
-        (word != 0).then(|| (schedule::at(program, lane, instruction).0, word & Held::PUSHING != 0))
+        (word != 0).then(|| (at(program, lane, instruction).0, word & Held::PUSHING != 0))
     }
 }

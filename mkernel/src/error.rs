@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use mkernel_core::executor::NotResident;
 use mkernel_core::{Fault, Violation};
 use mkernel_kernels::PlanError;
 use safetensors::SafeTensorError;
@@ -18,6 +19,9 @@ pub enum Error {
     /// Change the problem, the world or the roles.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Ask for fewer CTAs.
+    #[error(transparent)]
+    Split(#[from] NotResident),
     /// Pass another tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -118,12 +122,20 @@ pub enum FileError {
     #[error("not a sound safetensors file: {0}")]
     Format(#[from] SafeTensorError),
     /// A tensor has an element type that no operator takes.
-    #[error("tensor `{name}` holds {found}; use BF16, F16 or F32")]
+    #[error("tensor `{name}` holds {found}; use BF16, F16 or F32, and I32 or I64 for a table")]
     DType {
         /// The tensor.
         name: String,
         /// The type as the file calls it.
         found: String,
+    },
+    /// An integer is beyond 32 bits.
+    #[error("tensor `{name}` holds {found}; integers must fit 32 bits")]
+    Wide {
+        /// The tensor.
+        name: String,
+        /// The integer.
+        found: i64,
     },
     /// A tensor that the operator needs is not there, or is not as needed.
     #[error(transparent)]

@@ -1,9 +1,7 @@
 //! Files: tensors in safetensors form, and outputs that appear whole or not at all.
 //!
-//! An output is written to a new file beside its place and renamed over it at the end. So a failed run leaves whatever
-//! was there before. That file is made and removed once at the start, so that a place that cannot be written shows before
-//! any work is done, and made again when there is something to write: a run that is killed leaves no file, unless that
-//! happens in the moment of writing.
+//! An output is written to a new file beside its place and renamed over it, both at the end. So a run that fails or is
+//! killed leaves whatever was there before. That the place can be written is tried before any work is done.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,6 +24,11 @@ pub fn read_tensors(path: &Path, wanted: &[&str]) -> Result<Tensors, Error> {
 }
 
 fn read(path: &Path, wanted: &[&str]) -> Result<Tensors, FileError> {
+    // A pipe may never end, and a device such as /dev/zero never does.
+    let there = fs::metadata(path)?;
+    if !there.is_file() && !there.is_dir() {
+        return Err(FileError::NotAFile);
+    }
     let bytes = fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
     let mut tensors = Tensors::new();
@@ -62,38 +65,41 @@ fn serialise(tensors: &Tensors) -> Result<Vec<u8>, FileError> {
     Ok(safetensors::serialize(views, None)?)
 }
 
-/// A file that takes its place only when it is complete.
+/// A file that takes its place only when it is complete. Until then there is nothing, so that a killed run leaves nothing.
 #[derive(Debug)]
 pub struct Pending {
     place: PathBuf,
     beside: PathBuf,
+    permissions: Option<fs::Permissions>,
 }
 
 impl Pending {
-    /// Tries whether a file can be made beside `place`.
+    /// Makes sure that a file can be made at `place`.
     ///
     /// # Errors
     /// [`Error::File`] if `place` is something other than a regular file or its directory cannot be written.
     pub fn create(place: &Path) -> Result<Pending, Error> {
-        let problem = |problem: FileError| Error::File { path: place.to_owned(), problem };
-        // A link stays; what it points to is replaced.
-        let target = fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
-        if let Ok(there) = fs::metadata(&target) {
-            if !there.is_file() {
-                return Err(problem(FileError::NotAFile));
-            }
-            if there.permissions().readonly() {
-                return Err(problem(io::Error::from(io::ErrorKind::PermissionDenied).into()));
-            }
+        Self::probe(place).map_err(|problem| Error::File { path: place.to_owned(), problem })
+    }
+
+    fn probe(place: &Path) -> Result<Pending, FileError> {
+        let place = resolve(place)?;
+        let permissions = fs::metadata(&place).ok().map(|there| there.permissions());
+        if permissions.as_ref().is_some_and(fs::Permissions::readonly) {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied).into());
         }
-        let name = target.file_name().ok_or_else(|| problem(FileError::NotAFile))?;
         let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
+        hidden.push(place.file_name().ok_or(FileError::NotAFile)?);
         hidden.push(format!(".{}.partial", std::process::id()));
-        let beside = target.with_file_name(hidden);
-        let tried = open(&beside).and_then(|_| fs::remove_file(&beside));
-        tried.map_err(|e| problem(e.into()))?;
-        Ok(Pending { place: target, beside })
+        let pending = Pending { beside: place.with_file_name(hidden), place, permissions };
+        pending.open()?;
+        fs::remove_file(&pending.beside)?;
+        Ok(pending)
+    }
+
+    /// Where the file will be, links followed.
+    pub fn place(&self) -> &Path {
+        &self.place
     }
 
     /// Writes `bytes` as the whole content and puts the file in its place.
@@ -101,16 +107,12 @@ impl Pending {
     /// # Errors
     /// [`Error::File`]; nothing is left behind then.
     pub fn finish(self, bytes: &[u8]) -> Result<(), Error> {
-        let write = |mut file: File| {
-            let written = file.write_all(bytes).and_then(|()| file.sync_all());
-            let placed = written.and_then(|()| fs::rename(&self.beside, &self.place));
-            placed.inspect_err(|_| {
-                // The error says what went wrong; a file that is gone already is what is wanted.
-                let _ = fs::remove_file(&self.beside);
-            })
-        };
-        let finished = open(&self.beside).and_then(write);
-        finished.map_err(|e| Error::File { path: self.place.clone(), problem: e.into() })
+        let written = self.write(bytes).and_then(|()| fs::rename(&self.beside, &self.place));
+        written.map_err(|problem| {
+            // Nobody can be told here, and a file that is already gone is what is wanted.
+            let _ = fs::remove_file(&self.beside);
+            Error::File { path: self.place.clone(), problem: problem.into() }
+        })
     }
 
     /// Writes `tensors` as safetensors and puts the file in its place.
@@ -121,8 +123,29 @@ impl Pending {
         let bytes = serialise(tensors).map_err(|problem| Error::File { path: self.place.clone(), problem })?;
         self.finish(&bytes)
     }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().write(true).create_new(true).open(&self.beside)
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.open()?;
+        if let Some(permissions) = &self.permissions {
+            file.set_permissions(permissions.clone())?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(path)
+/// Where a file at `place` really is: links stay, what they point to is replaced.
+fn resolve(place: &Path) -> Result<PathBuf, FileError> {
+    if let Ok(there) = fs::metadata(place) {
+        return if there.is_file() { Ok(fs::canonicalize(place)?) } else { Err(FileError::NotAFile) };
+    }
+    // Nothing is there, but for a link to nowhere; a name with a slash at its end is that of a directory.
+    let is_directory = place.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let name = place.file_name().filter(|_| !is_directory && !place.is_symlink()).ok_or(FileError::NotAFile)?;
+    let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(fs::canonicalize(parent)?.join(name))
 }

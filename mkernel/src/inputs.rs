@@ -18,8 +18,11 @@ pub enum Fill {
 pub fn inputs(operator: &dyn Operator, fill: Fill, seed: u64, epoch: u64) -> Tensors {
     let mut tensors = Tensors::new();
     for (index, spec) in operator.tensors().iter().enumerate() {
-        if spec.kind == TensorKind::Input {
-            tensors.insert(spec.name, input(spec, fill, stream(seed, epoch, index as u64)));
+        let random = stream(seed, epoch, index as u64);
+        match spec.kind {
+            TensorKind::Input => tensors.insert(spec.name, input(spec, fill, random)),
+            TensorKind::Ids { limit } => tensors.insert(spec.name, table(spec, limit, random)),
+            TensorKind::Output => {}
         }
     }
     tensors
@@ -41,6 +44,15 @@ fn input(spec: &TensorSpec, fill: Fill, mut random: fastrand::Rng) -> Tensor {
     };
     let values: Vec<f32> = (0..elements).map(|_| value(&mut random)).collect();
     Tensor::from_f32(spec.shape.clone(), spec.dtype, &values).expect("as many values as the shape has elements")
+}
+
+/// Any id, and one slot in sixteen dropped.
+fn table(spec: &TensorSpec, limit: u64, mut random: fastrand::Rng) -> Tensor {
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let elements: u64 = spec.shape.iter().product();
+    let id = |_| if random.u8(0..16) == 0 { -1 } else { random.i32(0..limit) };
+    let bytes = (0..elements).map(id).flat_map(i32::to_le_bytes).collect();
+    Tensor::new(spec.shape.clone(), spec.dtype, bytes).expect("as many values as the shape has elements")
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! One operator of one shape, ready to run.
 
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use mkernel_core::{Executor, Op, Placement, Program, Rank, Run, Span, Verified};
-use mkernel_kernels::{Operator, TensorKind, TensorSpec};
+use mkernel_core::routing::NOWHERE;
+use mkernel_core::{Executor, Op, Placement, Program, Rank, RoleName, Routed, Run, Span, Verified};
+use mkernel_kernels::{Operator, PlanError, RoleCtas, TensorKind, TensorSpec};
 
 use crate::check::Tile;
 use crate::error::Error;
@@ -19,6 +22,8 @@ pub struct Instance<O> {
     /// The one rank hosted here, or `None` for all.
     hosted: Option<Rank>,
     launches: u64,
+    /// NIC bytes per rank that one epoch needs with the inputs in memory.
+    law: Vec<u64>,
 }
 
 impl<O: Operator> Instance<O> {
@@ -29,7 +34,8 @@ impl<O: Operator> Instance<O> {
         executor: Box<dyn Executor>,
         hosted: Option<Rank>,
     ) -> Instance<O> {
-        Instance { operator, sequence, programs, executor, hosted, launches: 0 }
+        let law = programs.programs().iter().map(|p| p.law.inter_out).collect();
+        Instance { operator, sequence, programs, executor, hosted, launches: 0, law }
     }
 
     /// The operator and its shape.
@@ -52,6 +58,24 @@ impl<O: Operator> Instance<O> {
         &self.programs
     }
 
+    /// Gives roles other numbers of CTAs from the next launch on; roles left open keep theirs. Results do not change.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] for a role with work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
+    /// refused one have their new numbers then.
+    pub fn set_roles(&mut self, roles: &RoleCtas) -> Result<(), Error> {
+        for role in RoleName::ALL {
+            let has_work = self.programs.programs().iter().flat_map(|p| &p.lanes).any(|lane| lane.role == role);
+            match roles.get(role).map(NonZeroU32::new) {
+                None => {}
+                Some(None) if has_work => return Err(PlanError::Starved { role }.into()),
+                Some(None) => {}
+                Some(Some(ctas)) => self.executor.set_ctas(role, ctas)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Runs one epoch on global tensors: scatters the inputs, launches, gathers the outputs.
     ///
     /// # Errors
@@ -68,8 +92,14 @@ impl<O: Operator> Instance<O> {
     /// [`Error::Tensor`] if one is missing or not of the operator's shape and type; nothing is written then.
     pub fn scatter(&mut self, inputs: &Tensors) -> Result<(), Error> {
         let specs = self.operator.tensors();
-        for spec in specs.iter().filter(|s| s.kind == TensorKind::Input) {
+        for spec in specs.iter().filter(|s| s.kind != TensorKind::Output) {
             inputs.expect(spec)?;
+        }
+        for spec in specs.iter().filter(|s| matches!(s.kind, TensorKind::Ids { .. })) {
+            let ids = inputs.expect(spec)?.to_i32();
+            if let Some(law) = self.operator.routed_law(self.programs.world(), &ids) {
+                self.law = law;
+            }
         }
         let mut packed = Vec::new();
         let is_here = |p: &&Program| self.hosted.is_none_or(|rank| p.rank == rank);
@@ -93,7 +123,7 @@ impl<O: Operator> Instance<O> {
         tracing::debug!(epoch = self.launches, "launch");
         let run: Run = self.executor.launch()?;
         self.launches += 1;
-        Ok(Report::new(run, self.programs.programs().iter().map(|p| p.law.inter_out).collect()))
+        Ok(Report::new(run, self.law.clone()))
     }
 
     /// Reads the global output tensors from the memory of all ranks. Any rank of a job may, until it launches again.
@@ -114,11 +144,34 @@ impl<O: Operator> Instance<O> {
                 tensor.bytes_mut()[row].copy_from_slice(from);
             }
         }
+        for routed in self.programs.programs().iter().flat_map(|p| &p.routed) {
+            let (spec, tensor) = tensors
+                .iter_mut()
+                .find(|(spec, _)| spec.name == routed.tensor)
+                .expect("programs place only tensors of their operator");
+            self.gather_routed(routed, spec, tensor);
+        }
         let mut result = Tensors::new();
         for (spec, tensor) in tensors {
             result.insert(spec.name, tensor);
         }
         result
+    }
+
+    /// Copies the rows that data placed on one rank to where they belong.
+    fn gather_routed(&self, routed: &Routed, spec: &TensorSpec, tensor: &mut Tensor) {
+        let mut places = vec![0; routed.rows.bytes() as usize];
+        self.executor.read(&routed.rows, &mut places);
+        let row_bytes = (spec.matrix().1 * spec.dtype.bytes()) as usize;
+        let rows = tensor.bytes_mut().chunks_exact_mut(row_bytes);
+        for (row, place) in rows.zip(places.as_chunks::<4>().0) {
+            let place = u32::from_le_bytes(*place);
+            if place != NOWHERE {
+                let offset = routed.span.row(place);
+                let span = Span { offset, rows: 1, ..routed.span };
+                self.executor.read(&span, row);
+            }
+        }
     }
 
     /// Where this operator's tensors live on `rank`: inputs, then outputs.
@@ -144,8 +197,24 @@ impl<O: Operator> Instance<O> {
     /// The rectangles of the outputs that single instructions write, on all ranks.
     pub fn tiles(&self) -> Vec<Tile> {
         let specs = self.operator.tensors();
-        self.programs.programs().iter().flat_map(|p| program_tiles(p, &specs)).collect()
+        let placed = self.programs.programs().iter().flat_map(|p| program_tiles(p, &specs));
+        let routed = self.programs.programs().iter().flat_map(|p| &p.routed).map(|r| r.tensor);
+        let names: BTreeSet<&str> = routed.collect();
+        let routed = specs.iter().filter(|s| names.contains(s.name)).flat_map(grid);
+        placed.chain(routed).collect()
     }
+}
+
+/// Rectangles that cover a tensor whose rows data places.
+fn grid(spec: &TensorSpec) -> impl Iterator<Item = Tile> + use<> {
+    const STEP: u64 = 128;
+    let ((rows, columns), tensor) = (spec.matrix(), spec.name);
+    (0..rows).step_by(STEP as usize).flat_map(move |row| {
+        (0..columns).step_by(STEP as usize).map(move |column| {
+            let (rows, columns) = ((rows - row).min(STEP), (columns - column).min(STEP));
+            Tile { tensor, row, column, rows, columns }
+        })
+    })
 }
 
 fn spec_of<'a>(specs: &'a [TensorSpec], placement: &Placement) -> &'a TensorSpec {

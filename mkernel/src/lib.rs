@@ -47,4 +47,6 @@ pub use tensor::{Tensor, Tensors};
 pub use mkernel_core::Mask;
 pub use mkernel_core::{DType, Fault, FaultKind, Rank, RoleName, World};
 pub use mkernel_kernels::ring_attention::{self, RingAttention};
-pub use mkernel_kernels::{AgGemm, Operator, Profile, RoleCtas};
+pub use mkernel_kernels::{
+    AgGemm, AllReduce, GemmAr, GemmRs, MoeDispatchGemm, MoeFfn, Operator, Partial, Profile, RoleCtas,
+};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use half::{bf16, f16};
 use mkernel_core::DType;
-use mkernel_kernels::TensorSpec;
+use mkernel_kernels::{TensorKind, TensorSpec};
 
 /// A tensor in host memory, row-major, little-endian.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,6 +44,20 @@ pub enum TensorError {
         found: DType,
         /// The type needed.
         wanted: DType,
+    },
+    /// A value of a table names nothing.
+    #[error("tensor `{name}` [{row}, {column}] is {found}; it must be -1 (dropped) or from 0 to {max}", max = limit - 1)]
+    Id {
+        /// The tensor.
+        name: &'static str,
+        /// Its row, taken as a matrix.
+        row: u64,
+        /// Its column.
+        column: u64,
+        /// The value given.
+        found: i32,
+        /// One past the largest allowed.
+        limit: u64,
     },
     /// Shape and bytes do not fit each other.
     #[error("a {dtype} tensor of shape {shape:?} does not have {bytes} bytes")]
@@ -139,7 +153,25 @@ impl Tensor {
             let (found, wanted) = (self.shape.clone(), spec.shape.clone());
             return Err(TensorError::Shape { name: spec.name, found, wanted });
         }
-        Ok(())
+        match spec.kind {
+            TensorKind::Ids { limit } => self.names_only_below(limit, spec),
+            TensorKind::Input | TensorKind::Output => Ok(()),
+        }
+    }
+
+    /// The elements of a tensor of integers.
+    pub(crate) fn to_i32(&self) -> Vec<i32> {
+        self.bytes.as_chunks::<4>().0.iter().map(|raw| i32::from_le_bytes(*raw)).collect()
+    }
+
+    fn names_only_below(&self, limit: u64, spec: &TensorSpec) -> Result<(), TensorError> {
+        let is_good = |id: &i32| *id == -1 || u64::try_from(*id).is_ok_and(|id| id < limit);
+        let bad = (0..).zip(self.to_i32()).find(|(_, id)| !is_good(id));
+        bad.map_or(Ok(()), |(index, found): (u64, i32)| {
+            let columns = spec.matrix().1;
+            let (row, column) = (index / columns, index % columns);
+            Err(TensorError::Id { name: spec.name, row, column, found, limit })
+        })
     }
 }
 

@@ -4,7 +4,8 @@
 use mkernel::check::{Extent, Failure, check};
 use mkernel::tensor::TensorError;
 use mkernel::{
-    AgGemm, DType, Error, Fill, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
+    AgGemm, DType, Error, Fill, MoeDispatchGemm, MoeFfn, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor,
+    Tensors, World, inputs,
 };
 
 fn problem(m: u64, n: u64, k: u64) -> AgGemm {
@@ -129,4 +130,97 @@ fn roles_that_cannot_work_are_a_plan_error() {
     let mut session = Session::new(World::new(&[2]).unwrap(), options);
     assert!(matches!(session.operator(problem(8, 8, 8)), Err(Error::Plan(_))));
     assert!(matches!(session.operator(problem(0, 8, 8)), Err(Error::Plan(_))));
+}
+
+#[test]
+fn another_split_of_roles_between_launches_changes_nothing_but_time() {
+    for schedule in [Schedule::Threads, Schedule::Seeded(4)] {
+        let options = Options { schedule, ..Options::default() };
+        let mut session = Session::new(World::new(&[2, 1]).unwrap(), options);
+        let problem = problem(300, 40, 30);
+        let instance = session.operator(problem).unwrap();
+        for (epoch, (compute, send)) in [(1, 1), (3, 2), (1, 4), (7, 1), (2, 3)].into_iter().enumerate() {
+            let mut roles = RoleCtas::default();
+            roles.set(RoleName::Compute, compute);
+            roles.set(RoleName::Send, send);
+            instance.set_roles(&roles).unwrap();
+            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64);
+            let (outputs, report) = instance.run(&tensors).unwrap();
+            let of = |role| report.roles.iter().filter(move |r| r.role == role).map(|r| r.ctas).collect::<Vec<_>>();
+            assert_eq!((of(RoleName::Compute), of(RoleName::Send)), (vec![compute], vec![send]));
+            assert_eq!(check(&problem, &tensors, &outputs, Extent::All, &[], 0).unwrap().exact, 300 * 40);
+        }
+        let mut none = RoleCtas::default();
+        none.set(RoleName::Compute, 0);
+        assert!(matches!(instance.set_roles(&none), Err(Error::Plan(_))));
+    }
+}
+
+#[test]
+fn two_thousand_epochs_run_across_the_wrap_of_the_counters() {
+    use mkernel_core::{Executor, validate};
+    use mkernel_kernels::{Operator, Profile};
+    let (problem, world) = (problem(3, 2, 2), World::new(&[2, 1]).unwrap());
+    let plan = |rank| problem.plan(&world, rank, &Profile::HOST, &RoleCtas::default()).unwrap();
+    let verified = std::sync::Arc::new(validate(world.ranks().map(plan).collect()).unwrap());
+    let options = mkernel_sim::Options { first_epoch: u64::MAX - 999, ring: 2, ..mkernel_sim::Options::default() };
+    let mut executor = mkernel_sim::Threaded::new(verified.clone(), options).unwrap();
+    for epoch in 0..2000u16 {
+        // A of ones and twos by epoch, B of ones: each element of C is the sum of a row of A.
+        let value = 1.0 + f32::from(epoch % 2);
+        for placement in verified.programs().iter().flat_map(|p| &p.inputs) {
+            let value = if placement.tensor == "a" { value } else { 1.0 };
+            let bytes = half::bf16::from_f32(value).to_le_bytes();
+            executor.write(&placement.span, &bytes.repeat(placement.span.bytes() as usize / 2));
+        }
+        executor.launch().unwrap();
+        for placement in verified.programs().iter().flat_map(|p| &p.outputs) {
+            let mut bytes = vec![0; placement.span.bytes() as usize];
+            executor.read(&placement.span, &mut bytes);
+            let wanted = half::bf16::from_f32(2.0 * value).to_le_bytes();
+            assert!(bytes.chunks(2).all(|element| element == wanted), "epoch {epoch}");
+        }
+    }
+}
+
+#[test]
+fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
+    let mut session = session(&[2, 1]);
+    for epoch in 0..3 {
+        for tokens in [1, 40, 7] {
+            let layer = MoeFfn { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::Bf16 };
+            let dispatch = MoeDispatchGemm { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::F16 };
+            let given = inputs(&layer, Fill::Real, 3, epoch);
+            let (found, report) = session.operator(layer).unwrap().run(&given).unwrap();
+            check(&layer, &given, &found, Extent::All, &[], 0).unwrap();
+            assert_eq!(report.inter_out, report.inter_law);
+            let given = inputs(&dispatch, Fill::Integers, 4, epoch);
+            let instance = session.operator(dispatch).unwrap();
+            let (found, _) = instance.run(&given).unwrap();
+            let errors = check(&dispatch, &given, &found, Extent::All, &[], 0).unwrap();
+            assert_eq!((errors.elements, errors.exact), (tokens * 32, tokens * 32));
+            let tiles = instance.tiles();
+            assert!(check(&dispatch, &given, &found, Extent::Sampled, &tiles, 1).unwrap().elements > 0);
+            let product = problem(30, 20, 10);
+            let given = inputs(&product, Fill::Integers, 5, epoch);
+            let (found, _) = session.operator(product).unwrap().run(&given).unwrap();
+            check(&product, &given, &found, Extent::All, &[], 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_check_of_experts_names_a_wrong_element_and_takes_no_zeros_for_an_answer() {
+    let mut session = session(&[1]);
+    let layer = MoeFfn { tokens: 9, hidden: 16, inner: 8, experts: 3, topk: 2, dtype: DType::Bf16 };
+    let given = inputs(&layer, Fill::Real, 3, 0);
+    let (found, _) = session.operator(layer).unwrap().run(&given).unwrap();
+    let mut values = found.get("y").unwrap().to_f32();
+    values[5 * 16 + 3] += 2.0;
+    let wrong = Tensors::from([("y", Tensor::from_f32(vec![9, 16], DType::Bf16, &values).unwrap())]);
+    let failure = check(&layer, &given, &wrong, Extent::All, &[], 0).unwrap_err();
+    assert!(matches!(failure, Failure::Element { row: 5, column: 3, .. }), "{failure}");
+    let zeros = Tensors::from([("y", Tensor::from_f32(vec![9, 16], DType::Bf16, &[0.0; 144]).unwrap())]);
+    assert!(check(&layer, &given, &zeros, Extent::All, &[], 0).is_err());
+    assert!(check(&layer, &given, &zeros, Extent::Sampled, &session.operator(layer).unwrap().tiles(), 0).is_err());
 }

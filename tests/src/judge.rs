@@ -7,13 +7,14 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use mkernel_core::validate::EPOCHS;
 use mkernel_core::{Executor, Instruction, Op, Placement, Program, Span, Verified, Violation, validate};
 use mkernel_sim::{Options, Seeded, find_races};
 
 use crate::mutate::{Mutation, apply_all};
 
 /// Launches that the race detector unrolls: one more than `validate` does.
-pub const RACE_EPOCHS: u32 = 4;
+pub const RACE_EPOCHS: u32 = EPOCHS + 1;
 
 /// Why a mutant survives that is proved sound and gives the right bits.
 pub const ACCEPTED: &str = "everybody accepts, and nothing says that it is the same";

@@ -3,6 +3,9 @@
 pub mod ag_gemm;
 pub mod judge;
 pub mod model;
+pub mod moe;
 pub mod mutate;
+pub mod original;
 pub mod random;
 pub mod relay;
+pub mod split_k;

@@ -26,6 +26,8 @@ struct Draft {
     time: f64,
     what: What,
     waits: Vec<CellId>,
+    /// Waits that order what this instruction reads, and nothing after it.
+    picked: Vec<CellId>,
     signals: Vec<Signal>,
     reads: Span,
     retired: Option<CellId>,
@@ -90,6 +92,7 @@ impl Drawing {
             time,
             what,
             waits: Vec::new(),
+            picked: Vec::new(),
             signals: Vec::new(),
             reads,
             retired: None,
@@ -155,7 +158,9 @@ impl Drawing {
         let rank = self.drafts[y].rank;
         let cell = self.cell(rank, born);
         self.drafts[x].signals.push(Signal { rank, cell, amount: 1 });
-        self.drafts[y].waits.push(cell);
+        let is_picked = !self.is_put(y) && born == Born::Empty && self.chance(20);
+        let draft = &mut self.drafts[y];
+        if is_picked { &mut draft.picked } else { &mut draft.waits }.push(cell);
         cell
     }
 
@@ -244,12 +249,16 @@ impl Role for Script<'_> {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         for (id, draft) in self.0 {
-            let step = Step::new(&draft.waits, &[]);
+            let picked = lane.shared_waits(&draft.picked);
             match draft.what {
-                What::Join => lane.push(Op::Release, step, &[], &draft.signals),
+                What::Join => {
+                    let step = Step::new(&draft.waits, &[]).picking(&picked);
+                    lane.push(Op::Release, step, &[], &draft.signals);
+                }
                 What::Copy { to } => {
                     let reads = [draft.reads];
-                    lane.push(Op::Copy, Step::new(&draft.waits, &reads), &[slot(to, *id)], &draft.signals);
+                    let step = Step::new(&draft.waits, &reads).picking(&picked);
+                    lane.push(Op::Copy, step, &[slot(to, *id)], &draft.signals);
                 }
                 What::Put { to, cell, has_bytes } => {
                     let (source, target) = (draft.reads, slot(to, *id));

@@ -5,11 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files that may contain unsafe code, each with the reason.
-const UNSAFE: [(&str, &str); 5] = [
+const UNSAFE: [(&str, &str); 14] = [
     ("mkernel-sim/src/block.rs", "bytes and counters that threads and processes share"),
     ("mkernel-sim/src/memory.rs", "raw bytes that threads share"),
     ("mkernel-sim/src/sgemm.rs", "calls the matrix product of a crate through pointers"),
     ("mkernel/src/check/matmul.rs", "calls the matrix product of a crate through pointers"),
+    ("mkernel-kernels/src/cuda/memory.rs", "allocates and copies memory of the driver"),
+    ("mkernel-kernels/src/cuda/module.rs", "loads and launches kernels"),
+    ("mkernel-kernels/src/cuda/nvrtc.rs", "calls the run-time compiler"),
+    ("mkernel-kernels/src/cuda/stream.rs", "writes device memory in stream order"),
+    ("mkernel-kernels/src/cuda/running.rs", "vouches for the addresses of a launch"),
+    ("mkernel-kernels/src/cuda/agent.rs", "vouches for the addresses of cells"),
+    ("mkernel-nvlink/src/copy_engine.rs", "vouches for the addresses of puts"),
+    ("mkernel-nvlink/src/copy_engine/calls.rs", "allocates pinned memory, enqueues copies"),
+    ("tests/examples/gpu_slice/world.rs", "vouches for the addresses of a heap"),
     ("mkernel-core/tests/loom_fifo.rs", "a cell whose accesses loom watches"),
 ];
 
@@ -50,7 +59,9 @@ fn files(endings: &[&str]) -> Vec<String> {
 /// Whether a file is there for tests or measurements only.
 fn is_test(path: &str) -> bool {
     let folders = ["tests/", "fuzz/", "shared/"];
-    folders.iter().any(|f| path.starts_with(f)) || path.contains("/tests/") || path.contains("/benches/")
+    let is_inside = ["/tests/", "/benches/", "_tests/"].iter().any(|part| path.contains(part));
+    let is_named = ["/tests.rs", "_tests.rs"].iter().any(|end| path.ends_with(end));
+    folders.iter().any(|f| path.starts_with(f)) || is_inside || is_named
 }
 
 /// Lines of code without comments, numbered from 1, each with whether it belongs to tests.
@@ -216,5 +227,18 @@ fn links_in_the_documentation_lead_to_files() {
             let is_here = target.is_empty() || target.contains("://") || folder.join(target).exists();
             assert!(is_here, "{path} links to {target}, which does not exist");
         }
+    }
+}
+
+#[test]
+fn every_kind_of_bug_has_its_row_and_every_test_named_there_exists() {
+    let list = read("docs/bugs.md");
+    let kinds: Vec<u32> = list.lines().filter_map(|line| line.split('|').nth(1)?.trim().parse().ok()).collect();
+    assert_eq!(kinds, (1..=24).collect::<Vec<_>>());
+    let sources: Vec<String> = files(&[".rs"]).iter().map(|path| read(path)).collect();
+    let named = list.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 1);
+    for name in named.filter(|name| name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())) {
+        let exists = sources.iter().any(|source| source.contains(&format!("fn {name}(")));
+        assert!(exists, "docs/bugs.md names the test {name}, which does not exist");
     }
 }

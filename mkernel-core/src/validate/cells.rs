@@ -36,7 +36,7 @@ struct Raise {
 }
 
 /// Local number of a program's events: 0 is the host before the launch, then segments, then two for each put: the read of
-/// its source, and its landing.
+/// its source, and its landing; then choices.
 pub(super) fn segment_event(segment: u32) -> u32 {
     1 + segment
 }
@@ -44,6 +44,11 @@ pub(super) fn segment_event(segment: u32) -> u32 {
 /// Local number of the event in which a put's source is read; the put's landing is the next one.
 pub(super) fn transfer_event(program: &Program, put: u32) -> u32 {
     1 + program.segments.len() as u32 + 2 * put
+}
+
+/// Local number of the first choice; they come last.
+pub(super) fn choice_event(program: &Program, choice: u32) -> u32 {
+    transfer_event(program, program.puts.len() as u32) + choice
 }
 
 impl Contributions {

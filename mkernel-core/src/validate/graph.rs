@@ -2,25 +2,27 @@
 //!
 //! Events of a program in one epoch: the **host** before the launch (0), one per **segment** (its reads; the last one of
 //! an instruction also its writes and signals), two per **transfer** (the read of the put's source, with `retired`; its
-//! landing, with the put's signal). Edges:
+//! landing, with the put's signal), and one per **choice**: the reads by which a segment chooses what it waits for and
+//! gathers. Edges:
 //! - host -> every first segment of the launch; every last segment -> the host before the next launch. A transfer is not
 //!   among them: it may outlive its launch unless something waits for it.
-//! - a segment -> the next of its instruction; a put's last segment -> its read -> its landing.
+//! - a segment -> the next of its instruction; a put's last segment -> its read -> its landing; a choice -> its segment.
 //! - every event that raises a cell -> every segment that waits for the cell: waits are for full counts, so the count
-//!   cannot be reached without any one of them. A wait that data may leave out orders that segment alone: the edge
-//!   counts only where a path ends.
+//!   cannot be reached without any one of them. A wait that data may leave out orders the reads of that segment
+//!   alone: the edge counts only where a path ends, in a read.
 //!
 //! The order of a lane is no edge.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
-use super::cells::{Contributions, Event, segment_event, transfer_event};
+use super::cells::{Contributions, Event, choice_event, segment_event, transfer_event};
 use super::structure::at;
 use super::violation::{Party, Violation};
 use super::{EPOCHS, Malformed};
-use crate::program::{Op, Program};
+use crate::program::{Op, Program, Slice};
 use crate::signal::{Born, CellId};
+use crate::world::Rank;
 
 /// An event in one epoch.
 pub(super) type Node = u32;
@@ -30,8 +32,17 @@ pub(super) type Node = u32;
 pub(super) struct Claim {
     pub(super) before: Node,
     pub(super) after: Node,
+    /// Whether it is what `after` reads that must come later: picked waits order that, and nothing else of the event.
+    pub(super) is_read: bool,
     /// What to report if it is false; the graph does not look at it.
     pub(super) subject: u32,
+}
+
+impl Claim {
+    /// The event whose picked waits count.
+    fn end(&self) -> Option<Node> {
+        self.is_read.then_some(self.after)
+    }
 }
 
 /// What the events of one program hang on, by segment or put.
@@ -42,6 +53,10 @@ struct Structure {
     last: Vec<u32>,
     /// For each put, the last segment of the instruction that posts it.
     posted_by: Vec<u32>,
+    /// Segments with a choice, in order.
+    choosers: Vec<u32>,
+    /// For each segment that is its instruction's last, the instruction's signals.
+    signals: Vec<Slice>,
 }
 
 /// Events of all programs over all epochs.
@@ -49,6 +64,8 @@ pub(super) struct Graph<'a> {
     pub(super) programs: &'a [Program],
     pub(super) contributions: &'a Contributions,
     structures: Vec<Structure>,
+    /// Every list of picked waits, sorted, by program and place.
+    picks: HashMap<(u32, Slice), Vec<CellId>>,
     /// First event of each program within an epoch.
     bases: Vec<u32>,
     /// Events per epoch.
@@ -71,14 +88,15 @@ impl<'a> Graph<'a> {
     pub(super) fn new(programs: &'a [Program], contributions: &'a Contributions) -> Result<Graph<'a>, Violation> {
         let mut bases = Vec::with_capacity(programs.len());
         let mut events = 0u64;
-        for program in programs {
+        let structures: Vec<Structure> = programs.iter().map(structure).collect::<Result<_, _>>()?;
+        for (program, structure) in programs.iter().zip(&structures) {
             bases.push(events as u32);
-            events += 1 + program.segments.len() as u64 + 2 * program.puts.len() as u64;
+            events += u64::from(choice_event(program, structure.choosers.len() as u32));
         }
         let all = events * u64::from(EPOCHS + 1);
         let stride = u32::try_from(all).map_err(|_| Violation::TooLarge { events: all })? / (EPOCHS + 1);
-        let structures = programs.iter().map(structure).collect::<Result<_, _>>()?;
-        Ok(Graph { programs, contributions, structures, bases, stride })
+        let picks = picks(programs);
+        Ok(Graph { programs, contributions, structures, picks, bases, stride })
     }
 
     /// The node of an event in an epoch.
@@ -106,17 +124,51 @@ impl<'a> Graph<'a> {
             return Party::Host(program.rank);
         }
         let transfers = transfer_event(program, 0);
+        let segment = self.segment_of(event);
         for (lane, index, instruction) in program.instructions() {
             let at = at(program, lane, index);
             match instruction.op {
-                Op::Put(id) if event.local >= transfers && id.0 == (event.local - transfers) / 2 => {
+                Op::Put(id) if segment.is_none() && id.0 == (event.local - transfers) / 2 => {
                     return Party::Transfer(at);
                 }
-                _ if instruction.segments.contains(&(event.local - 1)) => return Party::Instruction(at),
+                _ if segment.is_some_and(|s| instruction.segments.contains(&s)) => return Party::Instruction(at),
                 _ => {}
             }
         }
         Party::Host(program.rank)
+    }
+
+    /// The segment of a segment's or a choice's event.
+    fn segment_of(&self, event: Event) -> Option<u32> {
+        let program = &self.programs[event.program as usize];
+        let (transfers, choices) = (transfer_event(program, 0), choice_event(program, 0));
+        match event.local {
+            0 => None,
+            local if local < transfers => Some(local - 1),
+            local if local < choices => None,
+            local => Some(self.structures[event.program as usize].choosers[(local - choices) as usize]),
+        }
+    }
+
+    /// The choice of a segment, if it has one.
+    pub(super) fn choice(&self, program: u32, segment: u32) -> Option<Event> {
+        let choice = self.structures[program as usize].choosers.binary_search(&segment).ok()?;
+        let local = choice_event(&self.programs[program as usize], choice as u32);
+        Some(Event { program, local })
+    }
+
+    fn is_choice(&self, event: Event) -> bool {
+        event.local >= choice_event(&self.programs[event.program as usize], 0)
+    }
+
+    /// The put of a transfer's event, and whether it is the landing.
+    fn put_of(&self, event: Event) -> (u32, bool) {
+        let local = event.local - transfer_event(&self.programs[event.program as usize], 0);
+        (local / 2, local % 2 == 1)
+    }
+
+    fn is_transfer(&self, event: Event) -> bool {
+        event.local > 0 && self.segment_of(event).is_none()
     }
 
     /// Calls `visit` for every event that directly precedes `node`, until it breaks.
@@ -130,7 +182,6 @@ impl<'a> Graph<'a> {
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
         let same = |local, epoch| self.node(Event { program: event.program, local }, epoch);
-        let transfers = transfer_event(program, 0);
         if event.local == 0 {
             if epoch > 0 {
                 visit(same(0, epoch - 1))?;
@@ -138,16 +189,18 @@ impl<'a> Graph<'a> {
             }
             return ControlFlow::Continue(());
         }
-        if event.local >= transfers {
-            let (put, is_landing) = ((event.local - transfers) / 2, (event.local - transfers) % 2 == 1);
+        let Some(number) = self.segment_of(event) else {
+            let (put, is_landing) = self.put_of(event);
             let before = if is_landing { event.local - 1 } else { segment_event(structure.posted_by[put as usize]) };
             return visit(same(before, epoch));
+        };
+        visit(same(if structure.first[number as usize] { 0 } else { segment_event(number - 1) }, epoch))?;
+        let is_choice = self.is_choice(event);
+        if let Some(choice) = self.choice(event.program, number).filter(|_| !is_choice) {
+            visit(self.node(choice, epoch))?;
         }
-        let segment = event.local - 1;
-        let is_first = structure.first[segment as usize];
-        visit(same(if is_first { 0 } else { event.local - 1 }, epoch))?;
-        let segment = &program.segments[segment as usize];
-        let picked = if reach == Reach::End { program.picked(segment) } else { &[] };
+        let segment = &program.segments[number as usize];
+        let picked = if reach == Reach::End && !is_choice { program.picked(segment) } else { &[] };
         program.waits(segment).iter().chain(picked).try_for_each(|&cell| match self.gate(event.program, cell, epoch) {
             Some((flat, epoch)) => {
                 self.contributions.events(flat).iter().try_for_each(|&raiser| visit(self.node(raiser, epoch)))
@@ -174,8 +227,40 @@ impl<'a> Graph<'a> {
         if x.program != y.program {
             return false;
         }
-        let transfer = x.local >= transfer_event(&self.programs[x.program as usize], 0);
-        (first < second && !transfer) || (first == second && x.local == 0)
+        (first < second && !self.is_transfer(x)) || (first == second && x.local == 0)
+    }
+
+    /// Whether in every epoch `after`, or what it reads if that is asked for, itself waits for a cell that `before` raises in
+    /// that epoch: the usual case, and the cheapest.
+    pub(super) fn is_direct(&self, before: Event, after: Event, is_read: bool) -> bool {
+        let program = &self.programs[after.program as usize];
+        if after.local == 0 {
+            return false;
+        }
+        let posted = || self.structures[after.program as usize].posted_by[self.put_of(after).0 as usize];
+        let number = self.segment_of(after).unwrap_or_else(posted);
+        let may_pick = is_read && !self.is_choice(after) && !self.is_transfer(after);
+        let segment = &program.segments[number as usize];
+        let picked = self.picks.get(&(after.program, segment.picked.clone())).filter(|_| may_pick);
+        self.raised(before).any(|(rank, cell)| {
+            let is_here = rank == program.rank && program.cell(cell).born == Born::Empty;
+            let is_picked = || picked.is_some_and(|cells| cells.binary_search(&cell).is_ok());
+            is_here && (program.waits(segment).contains(&cell) || is_picked())
+        })
+    }
+
+    /// The cells that an event raises.
+    fn raised(&self, event: Event) -> impl Iterator<Item = (Rank, CellId)> + '_ {
+        let program = &self.programs[event.program as usize];
+        let segment = self.segment_of(event).filter(|_| !self.is_choice(event));
+        let signals = segment.map_or(0..0, |s| self.structures[event.program as usize].signals[s as usize].clone());
+        let signals = program.signals[signals.start as usize..signals.end as usize].iter().map(|s| (s.rank, s.cell));
+        let by_put = self.is_transfer(event).then(|| {
+            let (put, is_landing) = self.put_of(event);
+            let put = &program.puts[put as usize];
+            if is_landing { Some((put.target.rank, put.cell)) } else { put.retired.map(|cell| (program.rank, cell)) }
+        });
+        signals.chain(by_put.flatten())
     }
 
     /// The first of `claims` that does not hold.
@@ -185,16 +270,20 @@ impl<'a> Graph<'a> {
     /// it, the busiest cell first; then, for what is left, a full search, which decides.
     pub(super) fn refute(&self, mut claims: Vec<Claim>) -> Option<Claim> {
         let mut search = Search::new(self);
-        claims.sort_by_key(|c| c.after);
+        self.settle_at_boundaries(&mut search, &mut claims);
+        claims.sort_by_key(|c| (c.after, c.is_read));
         let mut open: Vec<Claim> = Vec::new();
-        for group in claims.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), NEAR);
+        for group in claims.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), NEAR);
             open.extend(group.iter().filter(|c| !search.found(c.before)));
         }
         let mut by_cell: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
-        for (index, claim) in open.iter().enumerate() {
-            for key in self.gates(claim.after) {
-                by_cell.entry(key).or_default().push(index as u32);
+        let mut index = 0;
+        for group in open.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            let members = index..index + group.len() as u32;
+            index = members.end;
+            for key in self.gates(&group[0]) {
+                by_cell.entry(key).or_default().extend(members.clone());
             }
         }
         let mut gates: Vec<_> = by_cell.into_iter().collect();
@@ -213,8 +302,8 @@ impl<'a> Graph<'a> {
             }
         }
         let rest: Vec<Claim> = open.into_iter().zip(settled).filter(|(_, s)| !s).map(|(c, _)| c).collect();
-        for group in rest.chunk_by(|a, b| a.after == b.after) {
-            search.run(&[group[0].after], Some(group[0].after), group.iter().map(|c| c.before), usize::MAX);
+        for group in rest.chunk_by(|a, b| (a.after, a.is_read) == (b.after, b.is_read)) {
+            search.run(&[group[0].after], group[0].end(), group.iter().map(|c| c.before), usize::MAX);
             if let Some(claim) = group.iter().find(|c| !search.found(c.before)) {
                 return Some(*claim);
             }
@@ -222,18 +311,39 @@ impl<'a> Graph<'a> {
         None
     }
 
+    /// Drops claims that hold because the launch of the earlier event ends after it: a transfer that something in its
+    /// launch waits for comes before all that its rank does later. One search per rank and launch.
+    fn settle_at_boundaries(&self, search: &mut Search<'_>, claims: &mut Vec<Claim>) {
+        let boundary = |c: &Claim| {
+            let ((x, first), (y, second)) = (self.event(c.before), self.event(c.after));
+            let host = Event { program: x.program, local: 0 };
+            (x.program == y.program && first < second).then(|| self.node(host, first + 1))
+        };
+        claims.sort_by_cached_key(boundary);
+        let mut left = Vec::with_capacity(claims.len());
+        for group in claims.chunk_by(|a, b| boundary(a) == boundary(b)) {
+            let Some(host) = boundary(&group[0]) else {
+                left.extend_from_slice(group);
+                continue;
+            };
+            search.run(&[host], None, group.iter().map(|c| c.before), usize::MAX);
+            left.extend(group.iter().filter(|c| !search.found(c.before)));
+        }
+        *claims = left;
+    }
+
     /// The cells, with the epoch of their contributions, that an event's own waits go through.
-    fn gates(&self, node: Node) -> Vec<(u32, u32)> {
-        let (event, epoch) = self.event(node);
+    fn gates(&self, claim: &Claim) -> Vec<(u32, u32)> {
+        let (event, epoch) = self.event(claim.after);
         let program = &self.programs[event.program as usize];
         let structure = &self.structures[event.program as usize];
-        let transfers = transfer_event(program, 0);
-        let mut segment = match event.local {
-            0 => return Vec::new(),
-            local if local >= transfers => structure.posted_by[(local - transfers) as usize / 2],
-            local => local - 1,
-        };
-        let picked = program.picked(&program.segments[segment as usize]);
+        if event.local == 0 {
+            return Vec::new();
+        }
+        let own = self.segment_of(event);
+        let mut segment = own.unwrap_or_else(|| structure.posted_by[self.put_of(event).0 as usize]);
+        let may_pick = claim.is_read && own.is_some() && !self.is_choice(event);
+        let picked = if may_pick { program.picked(&program.segments[segment as usize]) } else { &[] };
         let mut gates: Vec<_> = picked.iter().filter_map(|&cell| self.gate(event.program, cell, epoch)).collect();
         loop {
             let waits = program.waits(&program.segments[segment as usize]);
@@ -252,6 +362,8 @@ fn structure(program: &Program) -> Result<Structure, Violation> {
     let mut owned = vec![false; program.segments.len()];
     let mut last = Vec::new();
     let mut posted_by = vec![0; program.puts.len()];
+    let mut choosers = Vec::new();
+    let mut signals = vec![0..0; program.segments.len()];
     for (lane, index, instruction) in program.instructions() {
         let segments = instruction.segments.clone();
         if owned[segments.start as usize..segments.end as usize].iter().any(|&o| o) {
@@ -260,11 +372,29 @@ fn structure(program: &Program) -> Result<Structure, Violation> {
         owned[segments.start as usize..segments.end as usize].fill(true);
         first[segments.start as usize] = true;
         last.push(segments.end - 1);
+        signals[segments.end as usize - 1] = instruction.signals.clone();
+        choosers.extend(segments.clone().filter(|&s| program.chooses(instruction, &program.segments[s as usize])));
         if let Op::Put(id) = instruction.op {
             posted_by[id.0 as usize] = segments.end - 1;
         }
     }
-    Ok(Structure { first, last, posted_by })
+    choosers.sort_unstable();
+    Ok(Structure { first, last, posted_by, choosers, signals })
+}
+
+/// Every list of picked waits, sorted.
+fn picks(programs: &[Program]) -> HashMap<(u32, Slice), Vec<CellId>> {
+    let mut picks = HashMap::new();
+    for (index, program) in (0..).zip(programs) {
+        for segment in program.segments.iter().filter(|s| !s.picked.is_empty()) {
+            picks.entry((index, segment.picked.clone())).or_insert_with(|| {
+                let mut cells = program.picked(segment).to_vec();
+                cells.sort_unstable();
+                cells
+            });
+        }
+    }
+    picks
 }
 
 /// A backward search with marks that need no clearing.
@@ -288,7 +418,8 @@ impl<'a> Search<'a> {
     }
 
     /// Walks back from `starts`, nearest first, until all of `wanted` are found, nothing is left, or `limit` nodes were seen. `end` is
-    /// the event whose past is asked for, if it is among the starts. Hosts wait
+    /// the event whose reads' past is asked for, if it is among the starts. Earlier segments of an instruction are as near
+    /// as the last: without that, a sum of many sources hides its first reads behind the past of all the others. Hosts wait
     /// until the end: their predecessors are a whole launch.
     fn run(&mut self, starts: &[Node], end: Option<Node>, wanted: impl Iterator<Item = Node>, limit: usize) {
         self.round += 1;
@@ -315,6 +446,8 @@ impl<'a> Search<'a> {
                 let is_host = graph.event(p).0.local == 0;
                 if is_host {
                     hosts.push_back(p)
+                } else if p + 1 == node {
+                    near.push_front(p)
                 } else {
                     near.push_back(p)
                 }

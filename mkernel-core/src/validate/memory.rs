@@ -51,11 +51,14 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
     for (index, program) in graph.programs.iter().enumerate() {
         let event = |local| Event { program: index as u32, local };
         program.inputs.iter().for_each(|p| add(&p.span, event(0), Kind::Write, 0));
-        program.outputs.iter().for_each(|p| add(&p.span, event(0), Kind::Read, 1));
+        program.host_reads().for_each(|s| add(s, event(0), Kind::Read, 1));
         for (_, _, instruction) in program.instructions() {
             for segment in instruction.segments.clone() {
-                for span in program.reads(&program.segments[segment as usize]) {
-                    add(span, event(segment_event(segment)), Kind::Read, 0);
+                // What a choice follows from is read before the waits that it picks.
+                let choice = graph.choice(index as u32, segment);
+                for (i, span) in program.reads(&program.segments[segment as usize]).iter().enumerate() {
+                    let chosen = choice.filter(|_| Some(i) != instruction.op.gathered());
+                    add(span, chosen.unwrap_or(event(segment_event(segment))), Kind::Read, 0);
                 }
             }
             let kind = if instruction.op == Op::Release { Kind::Release } else { Kind::Write };
@@ -167,9 +170,13 @@ fn pair(
 
 /// Claims, for every epoch e, that the first access of e + its shift precedes the second of e + its shift.
 fn claim(graph: &Graph<'_>, before: (&Access, u32), after: (&Access, u32), subject: usize, claims: &mut Vec<Claim>) {
+    let (is_one_epoch, is_read) = (before.1 == after.1 && before.0.later == after.0.later, after.0.kind == Kind::Read);
+    if is_one_epoch && graph.is_direct(before.0.event, after.0.event, is_read) {
+        return;
+    }
     for epoch in 0..EPOCHS - before.1.max(after.1) {
         let node = |(access, shift): (&Access, u32)| graph.node(access.event, epoch + shift + access.later);
-        let claim = Claim { before: node(before), after: node(after), subject: subject as u32 };
+        let claim = Claim { before: node(before), after: node(after), is_read, subject: subject as u32 };
         if !graph.is_obvious(claim.before, claim.after) {
             claims.push(claim);
         }
@@ -191,7 +198,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
         for &put in puts {
             for epoch in 0..EPOCHS - 1 {
                 let (before, after) = (graph.node(put, epoch), graph.node(put, epoch + 1));
-                claims.push(Claim { before, after, subject: subjects.len() as u32 });
+                claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
             }
             subjects.push((cell, put, put));
         }
@@ -205,7 +212,7 @@ fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
                 for epoch in 0..EPOCHS - shift {
                     let (before, after) = (graph.node(waiter, epoch), graph.node(raiser, epoch + shift));
                     if !graph.is_obvious(before, after) {
-                        claims.push(Claim { before, after, subject: subjects.len() as u32 });
+                        claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
                     }
                 }
                 subjects.push((cell, waiter, raiser));

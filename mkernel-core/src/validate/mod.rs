@@ -22,6 +22,7 @@ mod cells;
 mod graph;
 mod memory;
 mod progress;
+mod routed;
 mod structure;
 mod violation;
 

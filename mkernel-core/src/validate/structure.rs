@@ -1,7 +1,7 @@
 //! What each program, and each reference from one to another, must be by itself.
 
-use super::find;
 use super::violation::{At, LaneFault, Malformed, Party, Violation};
+use super::{find, routed};
 use crate::dtype::DType;
 use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
 use crate::region::Span;
@@ -23,7 +23,10 @@ pub(super) fn check_world(programs: &[Program]) -> Result<(), Violation> {
 /// Lanes, pools, shapes and reach of one program.
 pub(super) fn check_program(program: &Program) -> Result<(), Violation> {
     for (id, lane) in program.lanes.iter().enumerate() {
-        check_lane(program, LaneId(id as u16), lane)?;
+        let Ok(id) = u16::try_from(id) else {
+            return Err(Violation::Lane { rank: program.rank, lane: LaneId(u16::MAX), what: LaneFault::TooMany });
+        };
+        check_lane(program, LaneId(id), lane)?;
     }
     let mut posted = vec![false; program.puts.len()];
     for (lane, index, instruction) in program.instructions() {
@@ -129,8 +132,12 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
             })
         }
         Op::Reduce { narrow, output } => check_reduce(program, i, narrow, output),
-        Op::Attention { dtype, .. } => check_attention(program, i, dtype),
+        Op::Pack { .. } | Op::Route { .. } | Op::Expert { .. } | Op::Combine { .. } | Op::Merge { .. } => {
+            routed::check(program, i)
+        }
+        Op::Attention { dtype, query, .. } => check_attention(program, i, dtype, query),
         Op::Gemm { input, output } => {
+            check_floats([input, output])?;
             let [c] = writes else { return Err(Malformed::Arity) };
             let (input, output) = (input.bytes(), output.bytes());
             if !elements(c, output) {
@@ -149,8 +156,14 @@ fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(
     }
 }
 
+/// Sums and products are of floats.
+fn check_floats<const N: usize>(dtypes: [DType; N]) -> Result<(), Malformed> {
+    if dtypes.contains(&DType::I32) { Err(Malformed::Element) } else { Ok(()) }
+}
+
 /// Sources of the written span's shape, each in f32 or in the narrow type.
 fn check_reduce(program: &Program, i: &Instruction, narrow: DType, output: DType) -> Result<(), Malformed> {
+    check_floats([narrow, output])?;
     let [write] = program.writes(i) else { return Err(Malformed::Arity) };
     if !elements(write, output.bytes()) {
         return Err(Malformed::Stride);
@@ -158,7 +171,8 @@ fn check_reduce(program: &Program, i: &Instruction, narrow: DType, output: DType
     let columns = write.row_bytes / output.bytes();
     program.segments(i).iter().try_for_each(|segment| {
         let [read] = program.reads(segment) else { return Err(Malformed::Arity) };
-        let element = [DType::F32, narrow].into_iter().map(DType::bytes).find(|e| e * columns == read.row_bytes);
+        let element =
+            [DType::F32, narrow].into_iter().map(DType::bytes).find(|e| e.checked_mul(columns) == Some(read.row_bytes));
         match element {
             Some(element) if !elements(read, element) => Err(Malformed::Stride),
             Some(_) if read.rows == write.rows => Ok(()),
@@ -167,9 +181,11 @@ fn check_reduce(program: &Program, i: &Instruction, narrow: DType, output: DType
     })
 }
 
-/// Q with the first segment, K and V of one shape with every segment, all of one row length.
-fn check_attention(program: &Program, i: &Instruction, dtype: DType) -> Result<(), Malformed> {
+/// Q with the first segment, K and V of one shape with every segment, all of one row length; positions fit in 64 bits.
+fn check_attention(program: &Program, i: &Instruction, dtype: DType, first_row: u64) -> Result<(), Malformed> {
+    check_floats([dtype])?;
     let [output] = program.writes(i) else { return Err(Malformed::Arity) };
+    let ends = |first: u64, span: &Span| first.checked_add(u64::from(span.rows)).is_some();
     let mut first = true;
     program.segments(i).iter().try_for_each(|segment| {
         let (query, keys) = match (program.reads(segment), std::mem::take(&mut first)) {
@@ -181,6 +197,9 @@ fn check_attention(program: &Program, i: &Instruction, dtype: DType) -> Result<(
         if !spans.all(|s| elements(s, dtype.bytes())) {
             return Err(Malformed::Stride);
         }
+        if !ends(first_row, output) || !ends(segment.position, keys[0]) {
+            return Err(Malformed::Position);
+        }
         let widths = keys.iter().all(|s| s.row_bytes == output.row_bytes);
         let fits = query.is_none_or(|q| same_shape(q, output)) && keys[0].rows == keys[1].rows;
         if widths && fits && output.row_bytes > 0 { Ok(()) } else { Err(Malformed::Shape) }
@@ -189,7 +208,7 @@ fn check_attention(program: &Program, i: &Instruction, dtype: DType) -> Result<(
 
 fn check_put(program: &Program, put: &Put) -> Result<(), Malformed> {
     if let Some(count) = put.count
-        && (count.rank != program.rank || count.bytes() != 8 || count.rows != 1 || count.offset % 8 != 0)
+        && (count.rank != program.rank || count.rows != 1 || count.row_bytes != 8 || count.offset % 8 != 0)
     {
         return Err(Malformed::Shape);
     }
@@ -217,7 +236,7 @@ fn same_shape(a: &Span, b: &Span) -> bool {
 }
 
 /// Whether a span is whole elements of `bytes` bytes.
-fn elements(span: &Span, bytes: u64) -> bool {
+pub(super) fn elements(span: &Span, bytes: u64) -> bool {
     span.offset.is_multiple_of(bytes)
         && span.row_bytes.is_multiple_of(bytes)
         && (span.rows <= 1 || span.stride.is_multiple_of(bytes))
@@ -250,8 +269,7 @@ pub(super) fn check_bounds(programs: &[Program]) -> Result<(), Violation> {
                 return Err(Violation::Malformed { at, what: Malformed::Cell });
             }
         }
-        for placement in program.inputs.iter().chain(&program.outputs) {
-            let span = placement.span;
+        for span in program.inputs.iter().map(|p| &p.span).chain(program.host_reads()).copied() {
             if span.rank != program.rank || (span.rows > 1 && span.stride < span.row_bytes) {
                 return Err(Violation::Bounds { party: Party::Host(program.rank), span });
             }
@@ -273,25 +291,27 @@ fn check_span(programs: &[Program], span: &Span, party: Party) -> Result<(), Vio
 
 /// NIC bytes against the declared law: out for every program, in where all programs are here.
 pub(super) fn check_law(programs: &[Program]) -> Result<(), Violation> {
-    let mut inbound = vec![0u64; programs.len()];
+    // Regions may be as large as 64 bits count, so sums over puts need more.
+    let mut inbound = vec![0u128; programs.len()];
+    let narrow = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
     for program in programs {
-        let mut out = 0;
+        let mut out = 0u128;
         for put in program.puts.iter().filter(|p| !program.world.same_node(program.rank, p.target.rank)) {
-            out += put.source.bytes();
+            out += u128::from(put.source.bytes());
             if let Some(target) = find(programs, put.target.rank) {
-                inbound[target] += put.source.bytes();
+                inbound[target] += u128::from(put.source.bytes());
             }
         }
-        if out != program.law.inter_out {
-            let (rank, law) = (program.rank, program.law.inter_out);
-            return Err(Violation::ByteLaw { rank, direction: "out", actual: out, law });
+        let (rank, law) = (program.rank, program.law.inter_out);
+        if out != u128::from(law) {
+            return Err(Violation::ByteLaw { rank, direction: "out", actual: narrow(out), law });
         }
     }
     let whole = programs.len() == programs[0].world.size() as usize;
     for (program, &actual) in programs.iter().zip(&inbound) {
         let law = program.law.inter_in;
-        if whole && actual != law {
-            return Err(Violation::ByteLaw { rank: program.rank, direction: "in", actual, law });
+        if whole && actual != u128::from(law) {
+            return Err(Violation::ByteLaw { rank: program.rank, direction: "in", actual: narrow(actual), law });
         }
     }
     Ok(())

@@ -66,6 +66,12 @@ pub enum Malformed {
     /// A span is not a whole number of elements, or rows of one span overlap.
     #[error("a span is misaligned or its rows overlap")]
     Stride,
+    /// An operation on floats is given integers.
+    #[error("it computes with integers; it takes bf16, f16 or f32")]
+    Element,
+    /// Rows or keys beyond position 2^64.
+    #[error("its positions do not fit in 64 bits")]
+    Position,
     /// The put index does not exist or belongs to two instructions.
     #[error("its put does not exist or is posted by another instruction too")]
     Put,
@@ -100,7 +106,7 @@ pub enum Violation {
     /// The program of the rank to be proved, or of a rank that raises its cells, is missing.
     #[error("{0} or a rank that raises its cells is missing")]
     NotClosed(Rank),
-    /// A lane without CTAs, without instructions, or in a cycle of continuations.
+    /// A lane without CTAs, without instructions, in a cycle of continuations, or beyond the last lane number.
     #[error("{rank} lane {lane}: {what}", lane = lane.0)]
     Lane {
         /// The rank.
@@ -236,7 +242,7 @@ pub enum Violation {
         rank: Rank,
         /// `out` or `in`.
         direction: &'static str,
-        /// Bytes planned.
+        /// Bytes planned; 2^64 - 1 stands for more.
         actual: u64,
         /// Bytes by the formula.
         law: u64,
@@ -258,6 +264,9 @@ pub enum LaneFault {
     /// It has no instruction.
     #[error("it has no instruction")]
     Empty,
+    /// Lane numbers have 16 bits.
+    #[error("there are more than 65536 lanes")]
+    TooMany,
     /// Its continuation does not exist or leads back to it.
     #[error("its continuation does not exist or leads back to it")]
     Continuation,

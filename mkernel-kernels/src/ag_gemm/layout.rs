@@ -6,6 +6,7 @@ use mkernel_core::world::share;
 use mkernel_core::{Born, CellId, Law, Node, Placement, ProgramBuilder, Rank, RegionId, Span, World};
 
 use super::AgGemm;
+use crate::gather::{Counts, Gather};
 use crate::operator::{PlanError, check_instructions};
 use crate::profile::Profile;
 
@@ -84,23 +85,17 @@ impl<'a> Layout<'a> {
         builder.law(self.law());
     }
 
-    /// Cells: one per chunk, then `done`, `free`, `sent`, one credit per rank of the node, one per node.
+    /// Cells: one per chunk, then those of [`Gather`].
     fn declare_cells(&self, builder: &mut ProgramBuilder) {
         for source in self.world.ranks() {
             for _ in 0..self.chunk_count(source) {
                 builder.cell(u32::from(source != self.rank), Born::Empty);
             }
         }
-        builder.cell((self.tiles() + self.forwards()) as u32, Born::Empty);
-        builder.cell(u32::from(self.lands()), Born::Empty);
-        builder.cell(self.bulk_puts() as u32, Born::Empty);
-        for peer in self.world.ranks_of(self.node) {
-            let writes = Rank(peer) != self.rank && self.writes_to_peers(self.rank);
-            builder.cell(u32::from(writes), Born::Full);
-        }
-        for node in self.world.nodes() {
-            builder.cell(u32::from(node != self.node && self.chunk_count(self.rank) > 0), Born::Full);
-        }
+        let counts =
+            Counts { reads: self.tiles() + self.forwards(), releases: self.lands().into(), puts: self.bulk_puts() };
+        let (copies, puts) = (self.writes_to_peers(self.rank), self.chunk_count(self.rank) > 0);
+        self.gather().declare(builder, &counts, |_| copies, |_| puts);
     }
 
     /// NIC bytes by the formula of the operator: each rank's shard once to every other node; a rank receives the shards
@@ -163,41 +158,15 @@ impl<'a> Layout<'a> {
         self.world.rail_sources(self.rank)
     }
 
-    // Cells, by the same formula on every rank.
-
     /// The cell that says that `chunk` is here.
     pub(super) fn here(&self, chunk: &Chunk) -> CellId {
         CellId((self.chunks_before(chunk.source) + chunk.index) as u32)
     }
 
-    /// Counts reads of landing memory: tiles and forwards.
-    pub(super) fn done(&self) -> CellId {
-        self.after_chunks(0)
-    }
-
-    /// Says that the landing memory has been given back.
-    pub(super) fn free(&self) -> CellId {
-        self.after_chunks(1)
-    }
-
-    /// Counts puts whose source has been read.
-    pub(super) fn sent(&self) -> CellId {
-        self.after_chunks(2)
-    }
-
-    /// On `writer`: the credit that node peer `reader` raises.
-    pub(super) fn peer_credit(&self, reader: Rank) -> CellId {
-        self.after_chunks(3 + u64::from(self.world.index_of(reader)))
-    }
-
-    /// On a writer of a node with `gpus` GPUs: the credit that the landing rank on `reader` raises.
-    pub(super) fn rail_credit(&self, writer: Rank, reader: Node) -> CellId {
-        let gpus = self.world.gpus(self.world.node_of(writer));
-        self.after_chunks(3 + u64::from(gpus) + u64::from(reader.0))
-    }
-
-    fn after_chunks(&self, index: u64) -> CellId {
-        CellId((self.chunks_before(Rank(self.world.size())) + index) as u32)
+    /// The protocol by which chunks travel.
+    pub(super) fn gather(&self) -> Gather<'_> {
+        let chunk_cells = self.chunks_before(Rank(self.world.size()));
+        Gather { world: self.world, rank: self.rank, profile: self.profile, chunk_cells }
     }
 
     /// Chunks of all shards before that of `rank`.

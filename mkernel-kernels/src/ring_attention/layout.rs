@@ -6,6 +6,7 @@ use mkernel_core::world::share;
 use mkernel_core::{Born, CellId, Law, Mask, Node, Placement, ProgramBuilder, Rank, RegionId, Span, World};
 
 use super::{Layout, RingAttention};
+use crate::gather::{Counts, Gather};
 use crate::operator::{PlanError, check_instructions};
 use crate::profile::Profile;
 
@@ -131,7 +132,7 @@ impl<'a> Plan<'a> {
         }
         amounts.landed = self.arrivals().count() as u64 * heads;
         amounts.credits = self.world.rail_sources(self.rank).filter(|&s| self.puts_to(s, self.node)).count() as u64;
-        let instructions = amounts.tiles.saturating_mul(self.chunks_before[self.chunks_before.len() - 1].max(1));
+        let instructions = amounts.tiles.saturating_mul(self.chunk_count().max(1));
         check_instructions(instructions.saturating_add(amounts.copies).saturating_add(amounts.puts))?;
         Ok(amounts)
     }
@@ -162,7 +163,7 @@ impl<'a> Plan<'a> {
         builder.law(self.amounts.law);
     }
 
-    /// Cells: one per head and chunk, then `done`, `free`, `sent`, one credit per rank of the node, one per node.
+    /// Cells: one per head and chunk, then those of [`Gather`].
     fn declare_cells(&self, builder: &mut ProgramBuilder) {
         let arrives: Vec<bool> =
             self.world.ranks().flat_map(|r| self.chunks(r)).map(|c| c.source != self.rank && self.holds(&c)).collect();
@@ -171,15 +172,10 @@ impl<'a> Plan<'a> {
                 builder.cell(u32::from(arrives), Born::Empty);
             }
         }
-        builder.cell((self.amounts.tiles + self.amounts.forwards) as u32, Born::Empty);
-        builder.cell(u32::from(self.amounts.landed > 0), Born::Empty);
-        builder.cell(self.amounts.puts as u32, Born::Empty);
-        for peer in self.world.ranks_of(self.node).map(Rank) {
-            builder.cell(u32::from(peer != self.rank && self.copies_to(self.rank, peer)), Born::Full);
-        }
-        for node in self.world.nodes() {
-            builder.cell(u32::from(node != self.node && self.puts_to(self.rank, node)), Born::Full);
-        }
+        let Amounts { tiles, forwards, landed, puts, .. } = self.amounts;
+        let counts = Counts { reads: tiles + forwards, releases: (landed > 0).into(), puts };
+        let (copies_to, puts_to) = (|peer| self.copies_to(self.rank, peer), |node| self.puts_to(self.rank, node));
+        self.gather().declare(builder, &counts, copies_to, puts_to);
     }
 
     // Pieces and chunks.
@@ -259,41 +255,20 @@ impl<'a> Plan<'a> {
         self.chunks(writer).any(|c| self.node_needs(node, &c))
     }
 
-    // Cells, by the same formula on every rank.
+    /// Chunks of all pieces of all ranks.
+    fn chunk_count(&self) -> u64 {
+        self.chunks_before[self.chunks_before.len() - 1]
+    }
 
-    /// The cell that says that a head's chunk is here.
+    /// The cell that says that a head's chunk is here, by the same formula on every rank.
     pub(super) fn here(&self, head: u64, chunk: &Chunk) -> CellId {
-        CellId((head * self.chunks_before[self.chunks_before.len() - 1] + chunk.index) as u32)
+        CellId((head * self.chunk_count() + chunk.index) as u32)
     }
 
-    fn after_chunks(&self, index: u64) -> CellId {
-        CellId((self.kv_heads() * self.chunks_before[self.chunks_before.len() - 1] + index) as u32)
-    }
-
-    /// Counts reads of landing memory: tiles and forwards.
-    pub(super) fn done(&self) -> CellId {
-        self.after_chunks(0)
-    }
-
-    /// Says that the landing memory has been given back.
-    pub(super) fn free(&self) -> CellId {
-        self.after_chunks(1)
-    }
-
-    /// Counts puts whose source has been read.
-    pub(super) fn sent(&self) -> CellId {
-        self.after_chunks(2)
-    }
-
-    /// On a writer of the node: the credit that `reader` raises.
-    pub(super) fn peer_credit(&self, reader: Rank) -> CellId {
-        self.after_chunks(3 + u64::from(self.world.index_of(reader)))
-    }
-
-    /// On `writer`: the credit that the landing rank on `reader` raises.
-    pub(super) fn rail_credit(&self, writer: Rank, reader: Node) -> CellId {
-        let gpus = self.world.gpus(self.world.node_of(writer));
-        self.after_chunks(3 + u64::from(gpus) + u64::from(reader.0))
+    /// The protocol by which chunks travel.
+    pub(super) fn gather(&self) -> Gather<'_> {
+        let chunk_cells = self.kv_heads() * self.chunk_count();
+        Gather { world: self.world, rank: self.rank, profile: self.profile, chunk_cells }
     }
 
     // Spans.

@@ -1,9 +1,10 @@
 //! The three roles of ring attention.
 
 use mkernel_core::builder::Step;
-use mkernel_core::{CellId, LaneBuilder, Mask, Op, Put, Rank, Role, RoleName, Signal, Span};
+use mkernel_core::{CellId, LaneBuilder, Mask, Op, Role, RoleName, Span};
 
 use super::layout::{Chunk, Plan};
+use crate::gather::by_arrival;
 
 /// Runs every head's tiles of queries over keys in order of arrival, then gives the landing memory back.
 pub(super) struct Compute<'a>(pub(super) &'a Plan<'a>);
@@ -40,34 +41,13 @@ impl Role for Compute<'_> {
 
 /// All chunks that this rank's queries see, in the order of expected arrival, own ones first.
 fn chunks_by_arrival(plan: &Plan<'_>) -> Vec<Chunk> {
-    let mut chunks: Vec<(f64, Chunk)> = plan
-        .world
-        .ranks()
-        .flat_map(|r| plan.chunks(r))
-        .filter(|c| plan.needs(plan.rank, c))
-        .map(|c| (arrival(plan, &c), c))
-        .collect();
-    chunks.sort_by(|a, b| a.0.total_cmp(&b.0));
-    chunks.into_iter().map(|(_, c)| c).collect()
+    let chunks = plan.world.ranks().flat_map(|r| plan.chunks(r));
+    by_arrival(chunks.filter(|c| plan.needs(plan.rank, c)), |c| arrival(plan, c))
 }
 
-/// Modelled seconds after a head's turn begins at which its chunk is here, if every link runs at its rate.
+/// Modelled seconds after a head's turn begins at which its chunk is here.
 fn arrival(plan: &Plan<'_>, chunk: &Chunk) -> f64 {
-    let (world, rank) = (plan.world, plan.rank);
-    if chunk.source == rank {
-        return 0.0;
-    }
-    let bytes = plan.kv(rank, 0, chunk).bytes() as f64;
-    let peers = f64::from(world.gpus(plan.node)) - 1.0;
-    let spread = peers * bytes / plan.profile.link;
-    if world.same_node(chunk.source, rank) {
-        return (chunk.order as f64 + 1.0) * spread;
-    }
-    let (nodes, source) = (world.node_count(), world.node_of(chunk.source).0);
-    let step = (plan.node.0 + nodes - source) % nodes;
-    let landed = (chunk.order as f64 * (f64::from(nodes) - 1.0) + f64::from(step)) * bytes / plan.profile.nic;
-    let forwarded = world.rail(plan.node, world.index_of(chunk.source)) != rank;
-    landed + if forwarded { spread } else { 0.0 }
+    plan.gather().arrival(chunk.source, chunk.order, plan.kv(plan.rank, 0, chunk).bytes())
 }
 
 impl Compute<'_> {
@@ -84,21 +64,16 @@ impl Compute<'_> {
             parts.push((waits, reads, chunk.start));
         }
         let steps: Vec<Step<'_>> = parts.iter().map(|(w, r, position)| Step::new(w, r).at(*position)).collect();
-        let done = Signal { rank: plan.rank, cell: plan.done(), amount: 1 };
         let op = Op::Attention { dtype: p.dtype, mask: p.mask, query: rows.0 };
-        lane.push_segments(op, &steps, &[output], &[done]);
+        lane.push_segments(op, &steps, &[output], &[plan.gather().read()]);
     }
 
-    /// Once every tile and forward has read the landing memory: gives it back, with a credit to each rank of the node that
-    /// writes here; `free` lets the send role do the same for other nodes. Every arrival is read by a tile or a forward,
-    /// so `done` implies that all have arrived.
+    /// Once everything has landed and every tile and copy has read it: each arrival is read by one, so `done` says both.
     fn release(&self, lane: &mut LaneBuilder<'_>) {
         let plan = self.0;
         let spans: Vec<Span> = plan.landing().collect();
-        let mut signals = vec![Signal { rank: plan.rank, cell: plan.free(), amount: 1 }];
         let writers = plan.world.node_peers(plan.rank).filter(|&w| plan.copies_to(w, plan.rank));
-        signals.extend(writers.map(|w| Signal { rank: w, cell: plan.peer_credit(plan.rank), amount: 1 }));
-        lane.push(Op::Release, Step::new(&[plan.done()], &[]), &spans, &signals);
+        plan.gather().release(lane, &[plan.gather().done()], &spans, writers);
     }
 }
 
@@ -110,30 +85,14 @@ impl Role for Intra<'_> {
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         let plan = self.0;
         let landing = plan.world.rail_sources(plan.rank).flat_map(|s| plan.chunks(s));
-        let mut landed: Vec<(f64, Chunk)> =
-            landing.filter(|c| plan.node_needs(plan.node, c)).map(|c| (arrival(plan, &c), c)).collect();
-        landed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let landed = by_arrival(landing.filter(|c| plan.node_needs(plan.node, c)), |c| arrival(plan, c));
         for head in 0..plan.kv_heads() {
-            for chunk in plan.chunks(plan.rank).chain(landed.iter().map(|(_, c)| *c)) {
+            for chunk in plan.chunks(plan.rank).chain(landed.iter().copied()) {
                 for peer in plan.world.node_peers(plan.rank).filter(|&q| plan.needs(q, &chunk)) {
-                    self.copy(lane, head, &chunk, peer);
+                    let [read, write] = [plan.rank, peer].map(|rank| plan.kv(rank, head, &chunk));
+                    plan.gather().copy(lane, chunk.source, plan.here(head, &chunk), read, write);
                 }
             }
-        }
-    }
-}
-
-impl Intra<'_> {
-    fn copy(&self, lane: &mut LaneBuilder<'_>, head: u64, chunk: &Chunk, peer: Rank) {
-        let plan = self.0;
-        let here = Signal { rank: peer, cell: plan.here(head, chunk), amount: 1 };
-        let (read, write) = (plan.kv(plan.rank, head, chunk), plan.kv(peer, head, chunk));
-        if chunk.source == plan.rank {
-            lane.push(Op::Copy, Step::new(&[plan.peer_credit(peer)], &[read]), &[write], &[here]);
-        } else {
-            let done = Signal { rank: plan.rank, cell: plan.done(), amount: 1 };
-            let waits = [plan.peer_credit(peer), plan.here(head, chunk)];
-            lane.push(Op::Copy, Step::new(&waits, &[read]), &[write], &[here, done]);
         }
     }
 }
@@ -145,27 +104,14 @@ impl Role for Send<'_> {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         let plan = self.0;
-        let index = plan.world.index_of(plan.rank);
         for head in 0..plan.kv_heads() {
             for chunk in plan.chunks(plan.rank) {
                 for node in plan.world.other_nodes(plan.rank).filter(|&n| plan.node_needs(n, &chunk)) {
-                    let put = Put {
-                        source: plan.kv(plan.rank, head, &chunk),
-                        count: None,
-                        target: plan.kv(plan.world.rail(node, index), head, &chunk),
-                        cell: plan.here(head, &chunk),
-                        retired: Some(plan.sent()),
-                    };
-                    lane.put(&[plan.rail_credit(plan.rank, node)], put);
+                    plan.gather().put(lane, node, plan.here(head, &chunk), |rank| plan.kv(rank, head, &chunk));
                 }
             }
         }
-        for source in plan.world.rail_sources(plan.rank).filter(|&s| plan.puts_to(s, plan.node)) {
-            lane.put(&[plan.free()], Put::signal(plan.rank, source, plan.rail_credit(source, plan.node)));
-        }
-        if plan.amounts.puts > 0 {
-            // The launch ends here only once the NIC has read every source: the host may rewrite K and V then.
-            lane.push(Op::Release, Step::new(&[plan.sent()], &[]), &[], &[]);
-        }
+        let writers = plan.world.rail_sources(plan.rank).filter(|&s| plan.puts_to(s, plan.node));
+        plan.gather().finish_sends(lane, writers, plan.amounts.puts);
     }
 }

@@ -5,14 +5,20 @@
 //! things between any two of these steps.
 
 mod attention;
+mod combine;
 mod copy;
+mod expert;
 mod float;
 mod gemm;
+mod merge;
+mod pack;
 pub(crate) mod put;
 mod reduce;
 mod release;
+mod route;
+mod table;
 
-use mkernel_core::{Op, Program, Rank, Segment, Span};
+use mkernel_core::{CellId, Op, Program, Rank, Segment, Span};
 
 use crate::host::Host;
 
@@ -31,6 +37,12 @@ pub(crate) trait Kernel {
     /// Starts an instruction.
     fn begin(&mut self, task: &Task<'_>);
 
+    /// Says which of the `count` waits that data may leave out a segment needs; its other waits hold. The same until the
+    /// segment is read.
+    fn picks(&mut self, _task: &Task<'_>, _index: usize, _reads: &[Span], count: usize) -> Vec<usize> {
+        (0..count).collect()
+    }
+
     /// Reads and digests one segment, whose waits hold.
     fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]);
 
@@ -46,6 +58,11 @@ pub(crate) struct Kernels {
     gemm: gemm::Gemm,
     reduce: reduce::Reduce,
     release: release::Release,
+    pack: pack::Pack,
+    route: route::Route,
+    expert: expert::Expert,
+    combine: combine::Combine,
+    merge: merge::Merge,
 }
 
 impl Kernels {
@@ -58,6 +75,24 @@ impl Kernels {
             Op::Gemm { .. } => Some(&mut self.gemm),
             Op::Reduce { .. } => Some(&mut self.reduce),
             Op::Release => Some(&mut self.release),
+            Op::Pack { .. } => Some(&mut self.pack),
+            Op::Route { .. } => Some(&mut self.route),
+            Op::Expert { .. } => Some(&mut self.expert),
+            Op::Combine { .. } => Some(&mut self.combine),
+            Op::Merge { .. } => Some(&mut self.merge),
+        }
+    }
+
+    /// The cells that a segment waits for because of data, once its other waits hold.
+    pub(crate) fn picks(&mut self, task: &Task<'_>, program: &Program, index: usize) -> Vec<CellId> {
+        let segment = &task.segments[index];
+        let cells = program.picked(segment);
+        match self.of(task.op) {
+            Some(kernel) if !cells.is_empty() => {
+                let picks = kernel.picks(task, index, program.reads(segment), cells.len());
+                picks.into_iter().map(|i| cells[i]).collect()
+            }
+            _ => cells.to_vec(),
         }
     }
 }

@@ -22,7 +22,7 @@ impl Atoms {
         let mut regions: HashMap<(u32, u32), Vec<Span>> = HashMap::new();
         for program in programs {
             let puts = program.puts.iter().flat_map(|put| [put.source, put.target].into_iter().chain(put.count));
-            let host = program.inputs.iter().chain(&program.outputs).map(|placement| placement.span);
+            let host = program.inputs.iter().map(|p| &p.span).chain(program.host_reads()).copied();
             for span in program.spans.iter().copied().chain(puts).chain(host).filter(|s| !s.is_empty()) {
                 if span.end().is_none() {
                     return Err(Race::Malformed { rank: program.rank, lane: LaneId(0), instruction: 0 });

@@ -9,6 +9,7 @@ use mkernel_core::{CellId, Fault, FaultKind, LaneId, Op};
 
 use super::Launch;
 use crate::cells::{Waiter, Wake};
+use crate::hang::at_place;
 use crate::network::Fate;
 use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
@@ -38,6 +39,8 @@ struct Slot {
     segments: usize,
     /// Waits of the next segment that hold: counters only rise, so they go on to hold.
     waits: usize,
+    /// What data picked for the next segment, once its other waits hold.
+    picks: Option<Vec<CellId>>,
     is_written: bool,
     /// Signals raised.
     signals: usize,
@@ -138,8 +141,7 @@ impl Launch<'_> {
         let Some((lane, index)) = claimed else { return Ok(false) };
         let (place, instruction) = at(program, lane, index);
         if fate == Fate::Dies {
-            let (role, lane, instruction) = (Some(place.role), Some(lane), Some(place.instruction));
-            return Err(Fault { role, lane, instruction, ..Fault::new(FaultKind::Died, place.rank) });
+            return Err(at_place(FaultKind::Died, place));
         }
         cta.lane = lane;
         cta.started += 1;
@@ -147,7 +149,7 @@ impl Launch<'_> {
         if let Some(kernel) = kernels.of(&instruction.op) {
             kernel.begin(&Task::new(self.host, program, instruction));
         }
-        cta.slots.push_back(Slot { place, kernels, segments: 0, waits: 0, is_written: false, signals: 0 });
+        cta.slots.push_back(Slot { place, kernels, segments: 0, waits: 0, picks: None, is_written: false, signals: 0 });
         Ok(true)
     }
 
@@ -165,13 +167,26 @@ impl Launch<'_> {
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
-            for &cell in program.waits(segment).iter().chain(program.picked(segment)).skip(slot.waits) {
-                let wanted = program.cell(cell).threshold(epoch);
-                if !reached(self.host.cells.seen(place.rank, cell), wanted) {
-                    return Attempt::Waits(cell, wanted);
+            let unmet = |cell: &CellId| {
+                let wanted = program.cell(*cell).threshold(epoch);
+                let is_met = reached(self.host.cells.seen(place.rank, *cell), wanted);
+                if is_met { None } else { Some(Attempt::Waits(*cell, wanted)) }
+            };
+            let certain = program.waits(segment);
+            while let Some(cell) = certain.get(slot.waits) {
+                if let Some(waits) = unmet(cell) {
+                    return waits;
                 }
                 slot.waits += 1;
             }
+            let picks = slot.picks.get_or_insert_with(|| slot.kernels.picks(&task, program, slot.segments));
+            while let Some(cell) = picks.get(slot.waits - certain.len()) {
+                if let Some(waits) = unmet(cell) {
+                    return waits;
+                }
+                slot.waits += 1;
+            }
+            slot.picks = None;
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
                 kernel.segment(&task, slot.segments, program.reads(segment));
             }

@@ -14,7 +14,7 @@ use super::{Held, Shared};
 use crate::cells::{Waiter, Wake};
 use crate::network::Fate;
 use crate::ops::{Kernels, Task, put};
-use crate::schedule::{Cta, at, claim_onward, no_stats};
+use crate::schedule::{Cta, at, claim_onward};
 
 /// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
 const SPINS: u32 = 64;
@@ -50,7 +50,7 @@ impl<'a> Worker<'a> {
     ) -> Worker<'a> {
         let cta = shared.ctas[index];
         let program = &shared.host.verified.programs()[cta.rank.0 as usize];
-        let report = Report { lanes: no_stats(program), trace: Vec::new() };
+        let report = Report { lanes: shared.split.no_stats(program), trace: Vec::new() };
         Worker { shared, program, cta, held: &shared.held[index], kernels, producer, report }
     }
 
@@ -88,8 +88,10 @@ impl<'a> Worker<'a> {
             kernel.begin(&task);
         }
         for (index, segment) in program.segments(instruction).iter().enumerate() {
-            // What data may pick from is all waited for: more than enough.
-            for &cell in program.waits(segment).iter().chain(program.picked(segment)) {
+            for &cell in program.waits(segment) {
+                since = self.wait(place, cell, since)?;
+            }
+            for cell in self.kernels.picks(&task, program, index) {
                 since = self.wait(place, cell, since)?;
             }
             if let Some(kernel) = self.kernels.of(&instruction.op) {

@@ -1,28 +1,14 @@
 //! The reference of AG+GEMM: `c = a b`, each element one sum of k products.
 
-use mkernel_core::DType;
-use mkernel_kernels::{AgGemm, Operator};
+use mkernel_kernels::AgGemm;
 
-use super::matmul::{Matrix, product};
-use super::{Element, Failure, Judge, Reference, Term};
-use crate::tensor::{Tensor, Tensors};
+use super::product::Product;
+use super::{Element, Failure, Judge, Reference};
+use crate::tensor::Tensors;
 
 impl Reference for AgGemm {
     fn check_all(&self, inputs: &Tensors, outputs: &Tensors, judge: &mut Judge) -> Result<(), Failure> {
-        let [a, b, c] = matrices(self, inputs, outputs);
-        let is_integer = are_integers(a.tensor) && are_integers(b.tensor);
-        product(a, b, (self.m, self.n, self.k), |block| {
-            let mut index = 0;
-            for row in block.rows.clone() {
-                for column in block.columns.clone() {
-                    let (value, magnitude) = (block.value[index], block.magnitude[index]);
-                    let term = Term { value, magnitude, length: self.k, is_integer };
-                    judge.element(Element { tensor: "c", row, column }, c.at(row, column), &term, self.dtype)?;
-                    index += 1;
-                }
-            }
-            Ok(())
-        })
+        Product::new(self, None, inputs, outputs).check_all(judge)
     }
 
     fn check_some(
@@ -32,43 +18,19 @@ impl Reference for AgGemm {
         elements: &[Element],
         judge: &mut Judge,
     ) -> Result<(), Failure> {
-        let [a, b, c] = matrices(self, inputs, outputs);
-        for &at in elements {
-            let mut term = Term { value: 0.0, magnitude: 0.0, length: self.k, is_integer: true };
-            for i in 0..self.k {
-                let (x, y) = (a.at(at.row, i), b.at(i, at.column));
-                term.value += x * y;
-                term.magnitude += (x * y).abs();
-                term.is_integer &= x.fract() == 0.0 && y.fract() == 0.0;
-            }
-            judge.element(at, c.at(at.row, at.column), &term, self.dtype)?;
-        }
-        Ok(())
+        Product::new(self, None, inputs, outputs).check_some(elements, judge)
     }
-}
-
-/// The tensors of a run: a, b and c.
-fn matrices<'a>(operator: &AgGemm, inputs: &'a Tensors, outputs: &'a Tensors) -> [Matrix<'a>; 3] {
-    let specs = operator.tensors();
-    let of = |tensors: &'a Tensors, index: usize| {
-        let spec = &specs[index];
-        let tensor = tensors.expect(spec).expect("tensors of a run have the operator's shapes");
-        Matrix { tensor, columns: spec.matrix().1 }
-    };
-    [of(inputs, 0), of(inputs, 1), of(outputs, 2)]
-}
-
-/// Whether every element is an integer.
-fn are_integers(tensor: &Tensor) -> bool {
-    let elements = tensor.bytes().len() as u64 / tensor.dtype().bytes();
-    tensor.dtype() == DType::I32 || (0..elements).all(|i| tensor.at(i).fract() == 0.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Extent, Tile, check};
+    use mkernel_core::DType;
+    use mkernel_kernels::Operator;
+
     use super::*;
     use crate::inputs::{Fill, inputs};
+    use crate::tensor::Tensor;
 
     /// The product by three loops, each sum in f32 from left to right and rounded once.
     fn naive(operator: &AgGemm, tensors: &Tensors) -> Tensors {

@@ -15,6 +15,20 @@ pub struct Term {
     pub length: u64,
     /// Whether every product is an integer.
     pub is_integer: bool,
+    /// The type that partial sums are rounded to before the last sum, if they are.
+    pub partial: Option<DType>,
+}
+
+impl Term {
+    /// The type that holds every partial sum.
+    fn holds(&self) -> DType {
+        self.partial.unwrap_or(DType::F32)
+    }
+
+    /// Whether every partial sum is an integer that its type represents, in any order.
+    fn is_exact(&self) -> bool {
+        self.is_integer && self.magnitude <= 1.0 / self.holds().unit_roundoff()
+    }
 }
 
 /// Judges elements and keeps the largest errors.
@@ -26,9 +40,6 @@ pub struct Judge {
     max_rel: f64,
     max_of_bound: f64,
 }
-
-/// Sums of integers up to here are exact in f32, in any order.
-const EXACT: f64 = 16_777_216.0;
 
 /// `gamma_k` for a unit roundoff.
 pub(super) fn gamma(length: u64, unit: f64) -> f64 {
@@ -59,7 +70,9 @@ fn overflow(dtype: DType) -> f64 {
 /// The error that one element may have.
 fn bound(term: &Term, output: DType) -> f64 {
     let unit = DType::F32.unit_roundoff();
-    let partial = gamma(term.length, unit) * term.magnitude + term.length as f64 * tiny(DType::F32);
+    let sum = gamma(term.length, unit) * term.magnitude + term.length as f64 * tiny(DType::F32);
+    let on_the_way = |p: DType| p.unit_roundoff() * (term.magnitude + sum) + term.length as f64 * tiny(p);
+    let partial = sum + term.partial.map_or(0.0, on_the_way);
     let rounding = output.unit_roundoff() * (term.value.abs() + partial) + tiny(output);
     // The reference's own rounding: two operations per product, as there is no fused multiply-add to count on.
     partial + rounding + gamma(2 * term.length, f64::EPSILON / 2.0) * term.magnitude
@@ -72,11 +85,11 @@ impl Judge {
     /// [`Failure::Element`] if it is wrong.
     pub fn element(&mut self, at: Element, found: f64, term: &Term, output: DType) -> Result<(), Failure> {
         let is_finite = term.value.is_finite();
-        if is_finite && term.magnitude >= overflow(DType::F32) {
+        if is_finite && term.magnitude >= overflow(term.holds()) {
             self.elements += 1;
             return Ok(());
         }
-        if is_finite && term.is_integer && term.magnitude <= EXACT {
+        if is_finite && term.is_exact() {
             self.exact += 1;
             return self.within(at, found, round_integer(term.value, output), 0.0, output);
         }
@@ -131,7 +144,7 @@ mod tests {
     const AT: Element = Element { tensor: "c", row: 0, column: 0 };
 
     fn judge(found: f64, value: f64, magnitude: f64, is_integer: bool, output: DType) -> Result<(), Failure> {
-        Judge::default().element(AT, found, &Term { value, magnitude, length: 8, is_integer }, output)
+        Judge::default().element(AT, found, &Term { value, magnitude, length: 8, is_integer, partial: None }, output)
     }
 
     #[test]
@@ -168,5 +181,17 @@ mod tests {
         assert!(judge(f64::INFINITY, f64::INFINITY, f64::INFINITY, false, DType::F16).is_ok());
         assert!(judge(f64::NEG_INFINITY, f64::INFINITY, f64::INFINITY, false, DType::F16).is_err());
         assert!(judge(f64::INFINITY, 70000.0, 70000.0, true, DType::F16).is_ok());
+    }
+
+    #[test]
+    fn rounded_partials_widen_the_bound_by_one_unit_of_their_type_and_end_exactness_early() {
+        let with = |partial, found, is_integer, magnitude| {
+            let term = Term { value: 1.0, magnitude, length: 8, is_integer, partial };
+            Judge::default().element(AT, found, &term, DType::F32).is_ok()
+        };
+        let (bf16, unit) = (Some(DType::Bf16), DType::Bf16.unit_roundoff());
+        assert!(with(bf16, 1.0 + 0.99 * unit, false, 1.0) && !with(bf16, 1.0 + 1.01 * unit, false, 1.0));
+        assert!(!with(None, 1.0 + 0.99 * unit, false, 1.0) && !with(Some(DType::F32), 1.0 + 0.99 * unit, false, 1.0));
+        assert!(!with(bf16, 2.0, true, 256.0) && with(bf16, 2.0, true, 258.0));
     }
 }

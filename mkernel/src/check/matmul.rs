@@ -28,7 +28,7 @@ pub(super) struct Matrix<'a> {
 
 impl Matrix<'_> {
     /// Unpacks a rectangle to f64, row-major.
-    fn unpack(&self, rows: &Range<u64>, columns: &Range<u64>, into: &mut Vec<f64>) {
+    pub(super) fn unpack(&self, rows: &Range<u64>, columns: &Range<u64>, into: &mut Vec<f64>) {
         into.clear();
         for row in rows.clone() {
             into.extend(columns.clone().map(|column| self.tensor.at(row * self.columns + column)));

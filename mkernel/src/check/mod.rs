@@ -11,9 +11,12 @@
 //!   Numerical Algorithms, 2nd ed., section 3.1: it holds for any order of summation), `u` the unit roundoff of the
 //!   output type for the one rounding at the end, and `tiny` what is lost to underflow. The reference's own error, the
 //!   same formula with u64 for u32, is added.
+//! - **Partials.** Where partial sums are rounded to a type of unit roundoff `v` on their way, the error before the last
+//!   rounding grows by `v (S + gamma_k S)`: the partials' magnitudes add up to no more. Sums of integers are exact then
+//!   only up to `1 / v`.
 //! - **Special values.** A NaN in the reference must be a NaN in the result and nowhere else; an infinity must be the
 //!   same infinity. A result may overflow only where its bound reaches the end of the output type's range. Where `S` is
-//!   beyond f32 a partial sum may overflow, and the element is not judged.
+//!   beyond f32, or beyond the type of partials, a partial sum may overflow, and the element is not judged.
 //!
 //! Up to [`SAMPLING_FLOPS`] every element is checked, beyond it a seeded sample with one element of every tile.
 
@@ -21,6 +24,9 @@ mod ag_gemm;
 mod attention;
 mod bound;
 mod matmul;
+mod moe;
+mod product;
+mod split_k;
 
 use mkernel_core::DType;
 use mkernel_kernels::Operator;

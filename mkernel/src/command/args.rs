@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use mkernel::{DType, RoleCtas, RoleName};
+use mkernel::{AllReduce, DType, Partial, RoleCtas, RoleName};
 
 /// Runs a dense operator and the communication around it as one persistent kernel per GPU.
 #[derive(Debug, Parser)]
@@ -42,6 +42,21 @@ pub(crate) struct ProblemArgs {
     /// Columns of A, rows of B.
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(crate) k: Option<u64>,
+    /// Tokens (mixture of experts).
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) tokens: Option<u64>,
+    /// Elements of a token.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) hidden: Option<u64>,
+    /// Columns of an expert's first product.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) inner: Option<u64>,
+    /// Experts of the whole world.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) experts: Option<u64>,
+    /// Experts that a token chooses, at most all.
+    #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) topk: Option<u64>,
     /// Sequences of attention.
     #[arg(long, value_parser = whole::<u64>, allow_negative_numbers = true)]
     pub(crate) batch: Option<u64>,
@@ -60,12 +75,18 @@ pub(crate) struct ProblemArgs {
     /// Let a position see only itself and those before it.
     #[arg(long)]
     pub(crate) causal: bool,
-    /// How the sequence is divided between ranks.
-    #[arg(long, value_enum, default_value_t = LayoutName::ZigZag)]
-    pub(crate) layout: LayoutName,
+    /// How the sequence is divided between ranks [default: zig-zag]
+    #[arg(long, value_enum)]
+    pub(crate) layout: Option<LayoutName>,
     /// Element type [default: bf16, or that of --input]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<DTypeName>,
+    /// How a node's partial sums cross the NIC, for gemm-rs and gemm-ar [default: narrow]
+    #[arg(long, value_enum)]
+    pub(crate) partial: Option<PartialName>,
+    /// By which way gemm-ar reaches every rank [default: auto]
+    #[arg(long, value_enum)]
+    pub(crate) all_reduce: Option<AllReduceName>,
     /// CTAs of each role, such as compute=2,intra=1; roles left out follow from the shape.
     #[arg(long, value_parser = roles, value_name = "ROLE=CTAS,..")]
     pub(crate) roles: Option<RoleCtas>,
@@ -77,6 +98,23 @@ pub(crate) struct ProblemArgs {
     pub(crate) verbose: bool,
 }
 
+/// The flags that [`ProblemArgs::axis`] knows.
+pub(crate) const AXES: [&str; 13] = [
+    "--m",
+    "--n",
+    "--k",
+    "--tokens",
+    "--hidden",
+    "--inner",
+    "--experts",
+    "--topk",
+    "--batch",
+    "--heads",
+    "--kv-heads",
+    "--seq",
+    "--dim",
+];
+
 impl ProblemArgs {
     /// The size that a flag gives to an axis.
     pub(crate) fn axis(&self, flag: &str) -> Option<u64> {
@@ -84,6 +122,11 @@ impl ProblemArgs {
             "--m" => self.m,
             "--n" => self.n,
             "--k" => self.k,
+            "--tokens" => self.tokens,
+            "--hidden" => self.hidden,
+            "--inner" => self.inner,
+            "--experts" => self.experts,
+            "--topk" => self.topk,
             "--batch" => self.batch,
             "--heads" => self.heads,
             "--kv-heads" => self.kv_heads,
@@ -144,8 +187,23 @@ pub(crate) struct PlanArgs {
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
+    /// C = A B, with K split over the ranks and C sharded by rows.
+    GemmRs,
+    /// C = A B, with K split over the ranks and C on every rank.
+    GemmAr,
+    /// Each token times the weights of each expert that it chose.
+    MoeDispatchGemm,
+    /// A whole layer of experts: gate, up, down, and the weighted sum per token.
+    MoeFfn,
     /// O = softmax(Q K^T) V, with all four sharded along the sequence.
     RingAttention,
+}
+
+impl OpName {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -169,6 +227,43 @@ impl From<DTypeName> for DType {
             DTypeName::Bf16 => DType::Bf16,
             DTypeName::F16 => DType::F16,
             DTypeName::F32 => DType::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PartialName {
+    /// Rounded once to the element type.
+    Narrow,
+    /// In f32.
+    F32,
+}
+
+impl From<PartialName> for Partial {
+    fn from(name: PartialName) -> Partial {
+        match name {
+            PartialName::Narrow => Partial::Narrow,
+            PartialName::F32 => Partial::F32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AllReduceName {
+    /// The faster one by the cost model.
+    Auto,
+    /// Reduce-scatter, then all-gather.
+    TwoStep,
+    /// Every node's partials to every other node.
+    OneShot,
+}
+
+impl From<AllReduceName> for AllReduce {
+    fn from(name: AllReduceName) -> AllReduce {
+        match name {
+            AllReduceName::Auto => AllReduce::Auto,
+            AllReduceName::TwoStep => AllReduce::TwoStep,
+            AllReduceName::OneShot => AllReduce::OneShot,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `mkernel run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,6 +11,8 @@ use mkernel::file::Pending;
 use mkernel::report::Summary;
 use mkernel::trace::Trace;
 use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Tensors, World, inputs};
+
+use mkernel_kernels::TensorKind;
 
 use super::args::{RunArgs, ScheduleName, TransportName};
 use super::usage::{Stop, Usage};
@@ -60,6 +62,10 @@ impl problem::Action for Run<'_> {
     where
         O: Reference + PartialEq + Clone + 'static,
     {
+        for spec in operator.tensors().iter().filter(|s| s.kind != TensorKind::Output) {
+            let given = tensors.iter().try_for_each(|t| t.expect(spec).map(drop));
+            given.map_err(|problem| Stop::Refused(problem.into()))?;
+        }
         let head = print::Subject::of(&operator);
         let session = session(self.args)?;
         let is_first = session.rank().is_none_or(|rank| rank == Rank(0));
@@ -129,6 +135,9 @@ where
 {
     let files = if is_first { Files::open(args) } else { Ok(Files::default()) };
     let files = files.map_err(|(flag, problem)| Usage::Unwritable { flag, problem: session.fail(problem) })?;
+    if let Some(place) = files.same_place() {
+        return Err(Usage::SamePlace { place: place.to_owned() }.into());
+    }
     let done = attempt(operator, &mut session, args, given, is_first).and_then(|(outcome, outputs, trace)| {
         files.finish(&outputs, &trace).map_err(Stop::Failed)?;
         Ok(outcome)
@@ -185,6 +194,12 @@ impl Files {
             path.as_ref().map(|path| Pending::create(path)).transpose().map_err(|problem| (flag, problem))
         };
         Ok(Files { output: open(&args.output, "--output")?, trace: open(&args.trace, "--trace")? })
+    }
+
+    /// The place that both files name, if they do.
+    fn same_place(&self) -> Option<&Path> {
+        let (output, trace) = (self.output.as_ref()?.place(), self.trace.as_ref()?.place());
+        (output == trace).then_some(output)
     }
 
     fn finish(self, outputs: &Tensors, trace: &Trace) -> Result<(), Error> {

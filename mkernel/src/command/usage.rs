@@ -36,14 +36,16 @@ pub(crate) enum Usage {
     NodeCount { nodes: u32, listed: usize },
     #[error("{flag} is missing; the operator needs {needs}, or --input with a file")]
     MissingShape { flag: &'static str, needs: String },
+    #[error("{flag} is for {operators} only; leave it out")]
+    ForeignOption { flag: &'static str, operators: &'static str },
     #[error("{flag} is {given}, but --input says {found}; leave {flag} out or change the file")]
     Contradiction { flag: &'static str, given: String, found: String },
     #[error("--input: tensor `{tensor}` is missing; the file must hold {needs}")]
     MissingTensor { tensor: &'static str, needs: String },
     #[error("--input: tensor `{tensor}` has shape {shape:?}; it must be {wanted} with no empty axis")]
     Shape { tensor: &'static str, shape: Vec<u64>, wanted: String },
-    #[error("--input: tensor `{tensor}` holds {found}; it must hold bf16, f16 or f32")]
-    Element { tensor: &'static str, found: mkernel::DType },
+    #[error("--input: tensor `{tensor}` holds {found}; it must hold {wanted}")]
+    Element { tensor: &'static str, found: mkernel::DType, wanted: &'static str },
     #[error("--input: tensor `{tensor}` says that {axis} is {size}, but `{owner}` says {before}; they must be equal")]
     Axis { axis: String, tensor: &'static str, size: u64, owner: &'static str, before: u64 },
     #[error("--input: tensor `{tensor}` holds {found}, but `{owner}` holds {one}; both must have one type")]
@@ -60,6 +62,10 @@ pub(crate) enum Usage {
         #[source]
         problem: Error,
     },
+    #[error("--output and --trace both name {}; give each a file of its own", place.display())]
+    SamePlace { place: std::path::PathBuf },
+    #[error("{flag} means nothing to {op}, which takes {needs}; leave it out")]
+    ForeignSize { flag: &'static str, op: String, needs: String },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
     #[error("--transport shm does not go with {flag}; leave it out, or use --transport loopback")]
@@ -94,7 +100,12 @@ impl Stop {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
                 Error::TooManyRanks { .. } => 2,
-                Error::Plan(_) | Error::Tensor(_) | Error::Memory { .. } | Error::NoExecutor | Error::File { .. } => 2,
+                Error::Plan(_)
+                | Error::Split(_)
+                | Error::Tensor(_)
+                | Error::Memory { .. }
+                | Error::NoExecutor
+                | Error::File { .. } => 2,
                 Error::Config(_) => 2,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
                 Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) => 1,

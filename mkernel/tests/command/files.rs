@@ -127,3 +127,11 @@ fn a_file_that_is_not_there_or_a_directory_is_refused() {
         assert_refused(&ended, &["--input", says], says);
     }
 }
+
+#[test]
+fn an_input_that_may_never_end_is_refused() {
+    for path in ["/dev/zero", "/dev/null"] {
+        let ended = mkernel("run ag-gemm", &["--input", path]);
+        assert_refused(&ended, &["--input", path, "not a regular file"], path);
+    }
+}

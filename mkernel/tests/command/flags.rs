@@ -1,6 +1,8 @@
 //! Flags that cannot work, and runs that fail.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::support::{assert_refused, directory, mkernel, names};
 
@@ -21,6 +23,10 @@ fn wrong_flags_are_refused_in_one_line_that_names_them() {
         ("run ag-gemm --m 99999999999999999999 --n 8 --k 8", &["--m", "whole number"]),
         ("run ag-gemm @ --nodes 0", &["--nodes is 0"]),
         ("run ag-gemm @ --gpus 0", &["--gpus", "node 0 has no GPU"]),
+        ("run ag-gemm @ --nodes 4294967295 --gpus 0", &["node 0 has no GPU"]),
+        ("run ag-gemm @ --heads 3", &["--heads", "ag-gemm", "--m, --k, --n"]),
+        ("plan ag-gemm @ --causal", &["--causal", "ag-gemm"]),
+        ("run ring-attention --batch 1 --heads 1 --seq 4 --dim 16 --m 4", &["--m", "ring-attention", "--seq"]),
         ("run ag-gemm @ --gpus 3,0", &["--gpus", "node 1 has no GPU"]),
         ("run ag-gemm @ --gpus 3,,2", &["--gpus", "3,2"]),
         ("run ag-gemm @ --nodes 3 --gpus 3,2", &["--nodes is 3", "--gpus lists 2"]),
@@ -39,6 +45,10 @@ fn wrong_flags_are_refused_in_one_line_that_names_them() {
         ("run ag-gemm @ --transport verbs", &["--transport verbs", "not in this build", "loopback"]),
         ("run ag-gemm @ --transport pigeon", &["--transport", "loopback"]),
         ("run ag-gemm @ --schedule later", &["--schedule", "threads, seeded"]),
+        ("run ag-gemm @ --partial f32", &["--partial", "gemm-rs and gemm-ar"]),
+        ("run gemm-rs @ --all-reduce auto", &["--all-reduce", "gemm-ar"]),
+        ("run gemm-ar @ --all-reduce ring", &["--all-reduce", "two-step, one-shot"]),
+        ("run gemm-rs --m 8 --n 8", &["--k", "missing"]),
         ("run ag-gemm @ --bogus", &["--bogus"]),
         ("run ag-gemm @ --m 9", &["--m", "multiple times"]),
         ("run ag-gemm @ --json --nodes 0", &["--nodes is 0"]),
@@ -127,4 +137,56 @@ fn a_device_or_socket_is_never_replaced_by_an_output_and_a_link_stays_a_link() {
     assert!(fs::symlink_metadata(directory.join("link")).unwrap().is_symlink());
     assert_eq!(crate::support::read(&directory.join("file")).rows, 8);
     assert_eq!(names(&directory), ["file", "link", "socket"]);
+}
+
+#[test]
+fn a_killed_run_leaves_no_file_behind() {
+    let directory = directory("killed");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_mkernel"))
+        .args("run ag-gemm --m 64 --n 64 --k 64 --epochs 100000 --verbose --output c --trace t".split(' '))
+        .current_dir(&directory)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Both places have been tried by now.
+    let log = BufReader::new(run.stderr.take().unwrap());
+    assert!(log.lines().any(|line| line.unwrap().contains("instance made")));
+    run.kill().unwrap();
+    assert!(!run.wait().unwrap().success());
+    assert_eq!(names(&directory), Vec::<String>::new());
+}
+
+#[test]
+fn an_output_that_is_no_place_for_a_file_is_refused_before_the_run() {
+    let directory = directory("no_place");
+    std::os::unix::fs::symlink("missing/file", directory.join("link")).unwrap();
+    for (place, says) in [("new/", "regular file"), ("link", "regular file")] {
+        let place = format!("{}/{place}", directory.display());
+        for flag in ["--output", "--trace"] {
+            assert_refused(&mkernel("run ag-gemm --m 8 --n 8 --k 8", &[flag, &place]), &[flag, says], &place);
+        }
+    }
+    for other in ["one", "./one"] {
+        let more = [
+            "--output",
+            &format!("{}/one", directory.display()),
+            "--trace",
+            &format!("{}/{other}", directory.display()),
+        ];
+        assert_refused(&mkernel("run ag-gemm --m 8 --n 8 --k 8", &more), &["--output and --trace", "one"], other);
+    }
+    assert_eq!(names(&directory), ["link"]);
+}
+
+#[test]
+fn an_output_that_replaces_a_private_file_stays_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = directory("private");
+    let place = directory.join("c");
+    fs::write(&place, "old").unwrap();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
+    let ended = mkernel("run ag-gemm --m 8 --n 8 --k 8", &["--output", place.to_str().unwrap()]);
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_ne!(fs::read(&place).unwrap(), b"old");
+    assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
 }

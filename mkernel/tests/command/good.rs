@@ -20,13 +20,17 @@ fn integers_give_the_exact_product_on_every_world_even_where_ranks_have_no_rows(
             let (a, b) = (Matrix::integers(m, k, 7 + m as u64), Matrix::integers(k, n, 11));
             write(&input, dtype, &a, &b);
             let paths = ["--input", input.to_str().unwrap(), "--output", output.to_str().unwrap()];
-            let report = json(&format!("run ag-gemm {world} --epochs 2"), &paths);
-            let what = format!("{world} {m}x{n}x{k} {dtype}");
-            assert_eq!((&report["checked"], &report["max_abs_err"]), (&Value::Bool(true), &Value::from(0.0)), "{what}");
-            let c = read(&output);
-            assert_eq!((c.rows, c.columns), (m, n), "{what}");
-            let exact: Vec<f32> = a.times(&b).into_iter().map(|v| round(v as f32, dtype)).collect();
-            assert_eq!(c.values, exact, "{what}");
+            for op in ["ag-gemm", "gemm-rs", "gemm-ar", "gemm-ar --all-reduce one-shot --partial f32"] {
+                let report = json(&format!("run {op} {world} --epochs 2"), &paths);
+                let what = format!("{op} {world} {m}x{n}x{k} {dtype}");
+                let found = (&report["checked"], &report["max_abs_err"]);
+                assert_eq!(found, (&Value::Bool(true), &Value::from(0.0)), "{what}");
+                assert_eq!(report["bytes"]["inter_out"], report["bytes"]["inter_law"], "{what}");
+                let c = read(&output);
+                assert_eq!((c.rows, c.columns), (m, n), "{what}");
+                let exact: Vec<f32> = a.times(&b).into_iter().map(|v| round(v as f32, dtype)).collect();
+                assert_eq!(c.values, exact, "{what}");
+            }
         }
     }
 }

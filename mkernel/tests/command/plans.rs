@@ -27,6 +27,28 @@ fn a_world_beyond_64_ranks_is_proved_for_one_rank_and_its_writers() {
 }
 
 #[test]
+fn sums_over_the_world_keep_their_laws_whole_and_beyond_64_ranks() {
+    let shape = "--m 8192 --n 4096 --k 8192";
+    let c_per_gpu = 8192u64 * 4096 * 2 / 8;
+    for (nodes, scope) in [(2, "world"), (16, "rank")] {
+        let laws = [
+            ("gemm-rs", (nodes - 1) * c_per_gpu / nodes),
+            ("gemm-rs --partial f32", 2 * (nodes - 1) * c_per_gpu / nodes),
+            ("gemm-ar --all-reduce two-step", 2 * (nodes - 1) * c_per_gpu / nodes),
+            ("gemm-ar --all-reduce one-shot", (nodes - 1) * c_per_gpu),
+        ];
+        for (op, law) in laws {
+            let plan = json(&format!("plan {op} --nodes {nodes} --gpus 8 {shape}"), &[]);
+            assert_eq!(plan["validated"], scope, "{op} on {nodes} nodes");
+            for bytes in ["inter_out", "inter_law"] {
+                let ranks = plan["bytes"][bytes].as_array().unwrap();
+                assert!(ranks.iter().all(|b| *b == law), "{op} on {nodes} nodes: {ranks:?}, not {law}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_plan_for_people_names_regions_and_the_split() {
     let ended = mkernel("plan ag-gemm --nodes 2 --gpus 4 --m 4096 --n 4096 --k 4096", &[]);
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mkernel::{DType, Tensors, file};
 
-use crate::command::args::ProblemArgs;
+use crate::command::args::{AXES, ProblemArgs};
 use crate::command::usage::Usage;
 
 /// An input tensor with its axes, each named by the flag of its size.
@@ -20,6 +20,10 @@ pub(super) struct Form {
 pub(super) enum Element {
     /// bf16, f16 or f32: the operator's type, one for all such inputs.
     Float,
+    /// f32, whatever the operator's type.
+    Single,
+    /// Numbers of experts.
+    Ids,
 }
 
 /// Sizes, type and data of an operator's inputs.
@@ -38,6 +42,7 @@ impl Bound {
 
 /// Binds all axes of `forms`.
 pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> Result<Bound, Usage> {
+    own_sizes(args, forms)?;
     let Some(path) = input else { return from_flags(args, forms) };
     let names: Vec<&'static str> = forms.iter().map(|form| form.name).collect();
     let tensors = file::read_tensors(path, &names).map_err(|problem| Usage::Input { problem, needs: needs(forms) })?;
@@ -67,6 +72,15 @@ pub(super) fn bind(args: &ProblemArgs, forms: &[Form], input: Option<&Path>) -> 
     Ok(Bound { sizes, dtype, tensors: Some(tensors) })
 }
 
+/// Refuses sizes that are another operator's.
+fn own_sizes(args: &ProblemArgs, forms: &[Form]) -> Result<(), Usage> {
+    let is_own = |flag: &str| forms.iter().any(|form| form.axes.contains(&flag));
+    match AXES.into_iter().find(|&flag| args.axis(flag).is_some() && !is_own(flag)) {
+        Some(flag) => Err(Usage::ForeignSize { flag, op: args.op.name(), needs: flags(forms) }),
+        None => Ok(()),
+    }
+}
+
 fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {
     let mut sizes = BTreeMap::new();
     for &axis in forms.iter().flat_map(|form| form.axes) {
@@ -80,8 +94,12 @@ fn from_flags(args: &ProblemArgs, forms: &[Form]) -> Result<Bound, Usage> {
 
 /// One type for all floating inputs.
 fn check_element(form: &Form, found: DType, dtype: &mut Option<(DType, &'static str)>) -> Result<(), Usage> {
+    let element = |wanted| Usage::Element { tensor: form.name, found, wanted };
     match form.element {
-        Element::Float if found == DType::I32 => Err(Usage::Element { tensor: form.name, found }),
+        Element::Float if found == DType::I32 => Err(element("bf16, f16 or f32")),
+        Element::Single if found != DType::F32 => Err(element("f32")),
+        Element::Ids if found != DType::I32 => Err(element("i32 or i64")),
+        Element::Single | Element::Ids => Ok(()),
         Element::Float => match *dtype.get_or_insert((found, form.name)) {
             (one, _) if one == found => Ok(()),
             (one, owner) => Err(Usage::Types { tensor: form.name, found, owner, one }),

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use mkernel::check::Reference;
 use mkernel::ring_attention::Layout;
-use mkernel::{AgGemm, Mask, RingAttention, Tensors, World};
+use mkernel::{
+    AgGemm, AllReduce, GemmAr, GemmRs, Mask, MoeDispatchGemm, MoeFfn, Partial, RingAttention, Tensors, World,
+};
 
 use super::args::{LayoutName, OpName, ProblemArgs};
 use super::usage::{Stop, Usage};
-use axes::{Element, Form, bind};
+use axes::{Bound, Element, Form, bind};
 
 /// What a command does with an operator, whichever it is.
 pub(crate) trait Action {
@@ -37,11 +39,21 @@ pub(crate) fn world(args: &ProblemArgs) -> Result<World, Usage> {
 
 /// Makes the operator that the flags, or the input file and the flags that agree with it, describe, and acts on it.
 pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>, action: A) -> Result<A::Output, Stop> {
+    check_options(args)?;
+    let partial = args.partial.map_or(Partial::default(), Partial::from);
+    let all_reduce = args.all_reduce.map_or(AllReduce::default(), AllReduce::from);
     match args.op {
         OpName::AgGemm => {
-            let bound = bind(args, &MATRICES, input)?;
-            let [m, n, k] = ["--m", "--n", "--k"].map(|axis| bound.axis(axis));
-            action.act(AgGemm { m, n, k, dtype: bound.dtype }, bound.tensors)
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(AgGemm { m, n, k, dtype }, tensors)
+        }
+        OpName::GemmRs => {
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(GemmRs { m, n, k, dtype, partial }, tensors)
+        }
+        OpName::GemmAr => {
+            let ([m, n, k], Bound { dtype, tensors, .. }) = product(args, input)?;
+            action.act(GemmAr { m, n, k, dtype, partial, all_reduce }, tensors)
         }
         OpName::RingAttention => {
             let bound = bind(args, &ATTENTION, input)?;
@@ -49,13 +61,48 @@ pub(crate) fn with_operator<A: Action>(args: &ProblemArgs, input: Option<&Path>,
             let (seq, dim, dtype) = (bound.axis("--seq"), bound.axis("--dim"), bound.dtype);
             let mask = if args.causal { Mask::Causal } else { Mask::None };
             let layout = match args.layout {
-                LayoutName::Plain => Layout::Plain,
-                LayoutName::ZigZag => Layout::ZigZag,
+                Some(LayoutName::Plain) => Layout::Plain,
+                Some(LayoutName::ZigZag) | None => Layout::ZigZag,
             };
             let operator = RingAttention { batch, heads, kv_heads, seq, dim, mask, layout, dtype };
             action.act(operator, bound.tensors)
         }
+        OpName::MoeDispatchGemm => {
+            let bound = bind(args, &DISPATCH, input)?;
+            let [tokens, hidden, inner, experts, topk] = EXPERT_AXES.map(|axis| bound.axis(axis));
+            let operator = MoeDispatchGemm { tokens, hidden, inner, experts, topk, dtype: bound.dtype };
+            action.act(operator, bound.tensors)
+        }
+        OpName::MoeFfn => {
+            let bound = bind(args, &LAYER, input)?;
+            let [tokens, hidden, inner, experts, topk] = EXPERT_AXES.map(|axis| bound.axis(axis));
+            action.act(MoeFfn { tokens, hidden, inner, experts, topk, dtype: bound.dtype }, bound.tensors)
+        }
     }
+}
+
+/// Sizes and inputs of a product of two matrices.
+fn product(args: &ProblemArgs, input: Option<&Path>) -> Result<([u64; 3], Bound), Usage> {
+    let bound = bind(args, &MATRICES, input)?;
+    Ok((["--m", "--n", "--k"].map(|axis| bound.axis(axis)), bound))
+}
+
+/// Flags of one operator are wrong for another.
+fn check_options(args: &ProblemArgs) -> Result<(), Usage> {
+    let has_partials = matches!(args.op, OpName::GemmRs | OpName::GemmAr);
+    if args.partial.is_some() && !has_partials {
+        return Err(Usage::ForeignOption { flag: "--partial", operators: "gemm-rs and gemm-ar" });
+    }
+    let is_attention = matches!(args.op, OpName::RingAttention);
+    for (flag, is_given) in [("--causal", args.causal), ("--layout", args.layout.is_some())] {
+        if is_given && !is_attention {
+            return Err(Usage::ForeignOption { flag, operators: "ring-attention" });
+        }
+    }
+    if args.all_reduce.is_some() && !matches!(args.op, OpName::GemmAr) {
+        return Err(Usage::ForeignOption { flag: "--all-reduce", operators: "gemm-ar" });
+    }
+    Ok(())
 }
 
 /// Queries over keys and values.
@@ -69,4 +116,28 @@ const ATTENTION: [Form; 3] = [
 const MATRICES: [Form; 2] = [
     Form { name: "a", axes: &["--m", "--k"], element: Element::Float },
     Form { name: "b", axes: &["--k", "--n"], element: Element::Float },
+];
+
+/// Sizes of the mixture of experts.
+const EXPERT_AXES: [&str; 5] = ["--tokens", "--hidden", "--inner", "--experts", "--topk"];
+
+const X: Form = Form { name: "x", axes: &["--tokens", "--hidden"], element: Element::Float };
+const IDS: Form = Form { name: "topk_ids", axes: &["--tokens", "--topk"], element: Element::Ids };
+
+/// An expert's weights from tokens.
+const fn up(name: &'static str) -> Form {
+    Form { name, axes: &["--experts", "--hidden", "--inner"], element: Element::Float }
+}
+
+/// Tokens, their experts, and one weight.
+const DISPATCH: [Form; 3] = [X, IDS, up("w1")];
+
+/// Tokens, their experts with weights, and three weights.
+const LAYER: [Form; 6] = [
+    X,
+    IDS,
+    Form { name: "topk_weights", axes: &["--tokens", "--topk"], element: Element::Single },
+    up("w_gate"),
+    up("w_up"),
+    Form { name: "w_down", axes: &["--experts", "--inner", "--hidden"], element: Element::Float },
 ];

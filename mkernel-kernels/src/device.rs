@@ -1,0 +1,123 @@
+//! The text of the device code, and what it is specialised to. Needs no CUDA.
+
+use crate::encode::Image;
+use crate::encode::layout::{self, Element};
+
+/// The files of `src/device/`, each after those it includes.
+const FILES: [(&str, &str); 12] = [
+    ("sync.cuh", include_str!("device/sync.cuh")),
+    ("wait.cuh", include_str!("device/wait.cuh")),
+    ("claim.cuh", include_str!("device/claim.cuh")),
+    ("signal.cuh", include_str!("device/signal.cuh")),
+    ("ticket.cuh", include_str!("device/ticket.cuh")),
+    ("fault.cuh", include_str!("device/fault.cuh")),
+    ("copy.cuh", include_str!("device/copy.cuh")),
+    ("mma.cuh", include_str!("device/mma.cuh")),
+    ("gemm_portable.cuh", include_str!("device/gemm_portable.cuh")),
+    ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
+    ("gemm.cuh", include_str!("device/gemm.cuh")),
+    ("reduce.cuh", include_str!("device/reduce.cuh")),
+];
+
+/// The kernel, after everything else.
+const KERNEL: (&str, &str) = ("kernel.cuh", include_str!("device/kernel.cuh"));
+
+/// The name of the kernel that runs before every launch.
+pub const PREPARE: &str = "mkernel_prepare";
+
+/// The name of the persistent kernel.
+pub const RUN: &str = "mkernel_run";
+
+/// What the device code is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Specialisation {
+    /// Compute capability, as in 90 for sm_90a.
+    pub capability: u32,
+    /// Element types of products; engines for others are left out.
+    pub products: Vec<Element>,
+}
+
+impl Specialisation {
+    /// What a launch of `images` on a GPU of this compute capability needs.
+    pub fn of(images: &[Image], capability: u32) -> Specialisation {
+        let used = |e: &Element| images.iter().any(|image| image.multiplies(*e));
+        Specialisation { capability, products: ELEMENTS.into_iter().filter(used).collect() }
+    }
+
+    /// The compiler's options. Architectures from 90 on are compiled with their own features (`sm_90a`).
+    pub fn options(&self) -> Vec<String> {
+        let own = if self.capability >= 90 { "a" } else { "" };
+        let mut options = vec![format!("--gpu-architecture=sm_{}{own}", self.capability), "--std=c++17".to_owned()];
+        options.extend(self.products.iter().map(|e| format!("-DMK_GEMM_{}", macro_name(*e))));
+        options
+    }
+}
+
+const ELEMENTS: [Element; 3] = [Element::Bf16, Element::F16, Element::F32];
+
+fn macro_name(element: Element) -> &'static str {
+    match element {
+        Element::Bf16 => "BF16",
+        Element::F16 => "F16",
+        Element::F32 => "F32",
+    }
+}
+
+/// The whole device code as one text: layouts, then every file under its own name in messages.
+pub fn source() -> String {
+    let mut text = format!("#line 1 \"layout\"\n{}", layout::text());
+    for (name, file) in FILES.iter().chain([&KERNEL]) {
+        text.push_str(&format!("#line 1 \"{name}\"\n"));
+        for line in file.lines() {
+            // Kept as an empty line, so that line numbers stay those of the file.
+            if !line.starts_with("#include") && line != "#pragma once" {
+                text.push_str(line);
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_comes_after_the_files_that_it_includes() {
+        let mut seen = Vec::new();
+        for (name, file) in FILES.iter().chain([&KERNEL]) {
+            for line in file.lines().filter(|l| l.starts_with("#include")) {
+                let included = line.split('"').nth(1).expect("includes are quoted");
+                assert!(seen.contains(&included), "{name} includes {included}, which comes later or never");
+            }
+            seen.push(name);
+        }
+    }
+
+    #[test]
+    fn every_file_names_its_rust_twin_in_its_first_line_and_the_twin_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace");
+        for (name, file) in FILES.iter().chain([&KERNEL]) {
+            let first = file.lines().next().unwrap_or_default();
+            if first.starts_with("// No Rust twin") {
+                continue;
+            }
+            let (_, twin) = first.split_once("Rust twin: ").unwrap_or_else(|| panic!("{name} names no twin: {first}"));
+            let path = twin.split([' ', ',']).next().unwrap_or_default().trim_end_matches('.');
+            assert!(root.join(path).is_file(), "{name}: {path}");
+        }
+    }
+
+    #[test]
+    fn ordering_is_written_in_one_file_only() {
+        let is_ordering = |line: &str| {
+            ["acquire", "release", "fence", "relaxed", "volatile.global"].map(|w| line.contains(w)).contains(&true)
+        };
+        for (name, file) in FILES.iter().chain([&KERNEL]).filter(|(name, _)| *name != "sync.cuh") {
+            for line in file.lines().filter(|l| l.contains("asm")) {
+                assert!(!is_ordering(line), "{name}: {line}");
+            }
+        }
+    }
+}

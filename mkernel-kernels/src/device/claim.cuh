@@ -1,0 +1,27 @@
+// Claims: each instruction of a lane goes to one CTA, in the lane's order. Rust twin: mkernel-core/src/program.rs (Lane).
+//
+// A claim counter is no signal: it orders nothing, and `mkernel_prepare` zeroes it between launches.
+#pragma once
+
+#include "sync.cuh"
+
+namespace mk {
+
+/// A place in a lane's order; `index == count` when the lanes are drained.
+struct Claim {
+    u32 lane;
+    u32 index;
+};
+
+/// One thread claims the next instruction of `lane`, or of the lanes that follow it once it is drained.
+__device__ __forceinline__ Claim claim_next(const RankEntry& rank, u32 lane) {
+    const LaneEntry* lanes = at<const LaneEntry>(rank.lanes);
+    while (lane != KernelShape::NO_LANE) {
+        const u32 index = take_number(at<u32>(rank.claims) + lane);
+        if (index < lanes[lane].count) return {lane, index};
+        lane = lanes[lane].next;
+    }
+    return {KernelShape::NO_LANE, 0};
+}
+
+}  // namespace mk

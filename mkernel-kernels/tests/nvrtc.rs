@@ -1,0 +1,52 @@
+//! All device code compiles, with no GPU at hand.
+//!
+//! NVRTC comes from the toolkit or from PyPI (`nvidia-cuda-nvrtc==13.0.*`), its folder in `LD_LIBRARY_PATH`. Not every
+//! machine has it, so these tests are ignored unless asked for, as CI does with `--include-ignored`.
+#![cfg(feature = "cuda")]
+
+use mkernel_kernels::cuda::nvrtc::{Compiled, Nvrtc};
+use mkernel_kernels::device::{self, PREPARE, RUN, Specialisation};
+use mkernel_kernels::encode::layout::Element;
+
+fn nvrtc() -> Nvrtc {
+    Nvrtc::find().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn compile(nvrtc: &Nvrtc, specialisation: &Specialisation) -> Compiled {
+    let mut options = specialisation.options();
+    options.push("--ptxas-options=-v".to_owned());
+    nvrtc.compile(&device::source(), &options).unwrap_or_else(|error| panic!("{specialisation:?}: {error}"))
+}
+
+fn contains(haystack: &[u8], needle: &str) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings() {
+    let nvrtc = nvrtc();
+    for capability in [80, 90, 100] {
+        for products in [vec![], vec![Element::Bf16], vec![Element::F16], vec![Element::F32]] {
+            let specialisation = Specialisation { capability, products };
+            let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
+            assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
+            assert!(contains(&cubin, PREPARE) && contains(&cubin, RUN), "{specialisation:?}");
+            assert!(log.contains("0 bytes spill stores") && !log.contains("warning"), "{specialisation:?}: {log}");
+            let spills = log.lines().filter(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
+            assert_eq!(spills.count(), 0, "{specialisation:?}: {log}");
+            println!("{specialisation:?}: {log}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn a_mistake_in_the_device_code_is_reported_with_its_file_and_line() {
+    let nvrtc = nvrtc();
+    let specialisation = Specialisation { capability: 90, products: vec![Element::Bf16] };
+    let source = device::source().replace("while (lane != KernelShape::NO_LANE)", "while (lane != NO_SUCH_NAME)");
+    let error = nvrtc.compile(&source, &specialisation.options()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("claim.cuh(") && text.contains("NO_SUCH_NAME"), "{text}");
+}

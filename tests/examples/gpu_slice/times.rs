@@ -1,0 +1,201 @@
+//! How long launches take, and what a ticket costs.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use mkernel_core::builder::LaneBuilder;
+use mkernel_core::transport::{Contract, Ordering, Post, PostError, Signalling, TransportError};
+use mkernel_core::{
+    Born, CellId, DType, Executor, ProgramBuilder, Put, Rank, Role, RoleName, Run, Transport, Verified, World, validate,
+};
+use mkernel_kernels::Profile;
+use mkernel_kernels::cuda::Options;
+use mkernel_nvlink::CopyEngine;
+
+use crate::world::{Planned, executor, options};
+
+pub(crate) fn report(context: &Arc<CudaContext>) -> Result<String, String> {
+    for (size, dtype) in [(4096, DType::Bf16), (8192, DType::Bf16), (2048, DType::F32)] {
+        for gpus in [&[1][..], &[2], &[1, 1], &[2, 2]] {
+            let planned = Planned::new(gpus, (size, size, size), dtype, &Profile::H200);
+            let run = median(context, &planned.verified, |gpu| fill(&planned, gpu))?;
+            let flops = 2.0 * (size as f64).powi(3);
+            println!("{gpus:?} {size}^3 {dtype}: {:.0} us, {:.1} TFLOP/s", run.time_us, flops / run.time_us / 1e6);
+            let inter: u64 = run.inter_out.iter().sum();
+            if inter > 0 {
+                println!("  {} MiB proxied, {:.1} GB/s", inter >> 20, inter as f64 / run.time_us / 1e3);
+            }
+            for lane in run.lanes.iter().filter(|l| l.rank == Rank(0)) {
+                let per_cta = f64::from(lane.ctas);
+                let (busy, wait) = (lane.busy_us / per_cta, lane.wait_us / per_cta);
+                println!(
+                    "  {}: {} ctas, {} tasks, busy {busy:.0} us, wait {wait:.0} us",
+                    lane.role, lane.ctas, lane.tasks
+                );
+            }
+        }
+    }
+    for (ctas, ring) in [(1, 2), (1, 1024), (4, 1024), (16, 1024)] {
+        let run = median_of(
+            context,
+            &one_way(TICKETS, ctas),
+            Options { fifo_slots: ring, ..plain() },
+            |_| (),
+            |_| Null::default(),
+        )?;
+        let each = run.time_us / f64::from(TICKETS);
+        println!("{TICKETS} tickets from {ctas} CTAs, a ring of {ring}: {each:.3} us each, {:.2} M/s", 1.0 / each);
+    }
+    let chain = median(context, &ping_pong(200), |_| ())?;
+    let empty = median(context, &ping_pong(1), |_| ())?;
+    let hop = (chain.time_us - empty.time_us) / (2.0 * 199.0);
+    Ok(format!(
+        "a put of no bytes, ticket to signal seen: {hop:.2} us; a launch of one such put each way: {:.1} us",
+        empty.time_us
+    ))
+}
+
+const TICKETS: u32 = 20_000;
+
+/// Writes inputs of ones with random signs.
+fn fill(planned: &Planned, gpu: &mut dyn Executor) {
+    let mut random = fastrand::Rng::with_seed(7);
+    for placement in planned.verified.programs().iter().flat_map(|p| &p.inputs) {
+        let elements = placement.span.bytes() / planned.case.op.dtype.bytes();
+        let mut one = || if random.bool() { 1.0f32 } else { -1.0 };
+        let bytes: Vec<u8> = match planned.case.op.dtype {
+            DType::Bf16 => (0..elements).flat_map(|_| half::bf16::from_f32(one()).to_le_bytes()).collect(),
+            _ => (0..elements).flat_map(|_| one().to_le_bytes()).collect(),
+        };
+        gpu.write(&placement.span, &bytes);
+    }
+}
+
+fn plain() -> Options {
+    Options { poison: false, ..options() }
+}
+
+fn median(
+    context: &Arc<CudaContext>,
+    verified: &Arc<Verified>,
+    prepare: impl Fn(&mut dyn Executor),
+) -> Result<Run, String> {
+    median_of(context, verified, plain(), prepare, |engine| engine)
+}
+
+/// The launch of median time among 9, after 3.
+fn median_of<T: Transport>(
+    context: &Arc<CudaContext>,
+    verified: &Arc<Verified>,
+    options: Options,
+    prepare: impl Fn(&mut dyn Executor),
+    wrap: impl Fn(CopyEngine) -> T,
+) -> Result<Run, String> {
+    let mut gpu = executor(context, verified, options, |_, engine| wrap(engine));
+    prepare(&mut gpu);
+    let mut runs: Vec<Run> = Vec::new();
+    for _ in 0..12 {
+        runs.push(gpu.launch().map_err(|fault| fault.to_string())?);
+    }
+    let mut runs = runs.split_off(3);
+    runs.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+    Ok(runs.swap_remove(runs.len() / 2))
+}
+
+/// Takes every put, reads every source at once, and carries nothing: what is left is the way to the proxy.
+#[derive(Default)]
+struct Null {
+    tokens: Vec<u64>,
+}
+
+impl Transport for Null {
+    fn contract(&self) -> Contract {
+        Contract::new(Ordering::Unordered, Signalling::Counter).expect("a counter is sound on any order")
+    }
+
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.tokens.push(post.token);
+        Ok(())
+    }
+
+    fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        retired.append(&mut self.tokens);
+        Ok(())
+    }
+}
+
+/// Rank 0 puts nothing at all, many times, to cells of rank 1 that nobody waits for.
+struct Volley(u32);
+
+impl Role for Volley {
+    fn name(&self) -> RoleName {
+        RoleName::Send
+    }
+
+    fn fill(&self, lane: &mut LaneBuilder<'_>) {
+        for i in 0..self.0 {
+            lane.put(&[], Put::signal(Rank(0), Rank(1), CellId(i)));
+        }
+    }
+}
+
+fn one_way(count: u32, ctas: u32) -> Arc<Verified> {
+    let world = World::new(&[1, 1]).expect("two nodes");
+    let programs = world.ranks().map(|rank| {
+        let mut builder = ProgramBuilder::new(&world, rank);
+        builder.region("nothing", 8);
+        for _ in 0..count {
+            builder.cell(u32::from(rank == Rank(1)), Born::Empty);
+        }
+        if rank == Rank(0) {
+            builder.lane(&Volley(count), ctas);
+        }
+        builder.finish()
+    });
+    Arc::new(validate(programs.collect()).unwrap_or_else(|violation| panic!("{violation}")))
+}
+
+/// Rank 0 and rank 1 answer each other's puts, one at a time.
+struct Answers {
+    rank: Rank,
+    count: u32,
+}
+
+impl Role for Answers {
+    fn name(&self) -> RoleName {
+        RoleName::Send
+    }
+
+    fn fill(&self, lane: &mut LaneBuilder<'_>) {
+        for i in 0..self.count {
+            let peer = Rank(1 - self.rank.0);
+            // Rank 0 serves: its put i waits for answer i - 1. Rank 1 answers: its put i waits for ball i.
+            let waits = match self.rank {
+                Rank(0) if i == 0 => vec![],
+                Rank(0) => vec![CellId(i - 1)],
+                _ => vec![CellId(i)],
+            };
+            lane.put(&waits, Put::signal(self.rank, peer, CellId(i)));
+        }
+        if self.rank == Rank(0) {
+            // The last answer is waited for, so that its cell's next contribution comes after a wait.
+            let last = [CellId(self.count - 1)];
+            let step = mkernel_core::builder::Step::new(&last, &[]);
+            lane.push(mkernel_core::Op::Release, step, &[], &[]);
+        }
+    }
+}
+
+fn ping_pong(count: u32) -> Arc<Verified> {
+    let world = World::new(&[1, 1]).expect("two nodes");
+    let programs = world.ranks().map(|rank| {
+        let mut builder = ProgramBuilder::new(&world, rank);
+        builder.region("nothing", 8);
+        for _ in 0..count {
+            builder.cell(1, Born::Empty);
+        }
+        builder.lane(&Answers { rank, count }, 1);
+        builder.finish()
+    });
+    Arc::new(validate(programs.collect()).unwrap_or_else(|violation| panic!("{violation}")))
+}
