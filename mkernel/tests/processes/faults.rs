@@ -27,7 +27,7 @@ fn assert_said(ended: &[Ended], words: &[String], what: &str) {
     }
 }
 
-/// Kills every rank of three in turn, `rounds` times for both operators: right after its memory is made, and at a random
+/// Kills every rank of three in turn, `rounds` times for two operators: right after its memory is made, and at a random
 /// launch.
 fn kill(rounds: usize, seed: u64) {
     println!("seed {seed}");
@@ -37,7 +37,7 @@ fn kill(rounds: usize, seed: u64) {
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let phase = if round % 2 == 0 { "instance made" } else { LAUNCH };
-        for (number, operator) in OPERATORS.into_iter().enumerate() {
+        for (number, operator) in OPERATORS[..2].iter().enumerate() {
             for gone in 0..3 {
                 let job = Job::new(if number == 0 { &[2, 1] } else { &[3] }, &format!("{operator} {FOR_EVER}"));
                 let job = Job { more: vec!["--output".into(), output.clone()], ..job };

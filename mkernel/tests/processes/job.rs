@@ -13,9 +13,15 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes; reached only by a hang.
 pub(crate) const LONG: Duration = Duration::from_secs(100);
 
-/// Both operators, small, with shapes that divide by no world here.
-pub(crate) const OPERATORS: [&str; 2] =
-    ["ag-gemm --m 53 --n 39 --k 31", "ring-attention --batch 2 --heads 4 --kv-heads 2 --seq 61 --dim 16 --causal"];
+/// Every operator, small, with shapes that divide by no world here.
+pub(crate) const OPERATORS: [&str; 6] = [
+    "ag-gemm --m 53 --n 39 --k 31",
+    "ring-attention --batch 2 --heads 4 --kv-heads 2 --seq 61 --dim 16 --causal",
+    "gemm-rs --m 53 --n 39 --k 31",
+    "gemm-ar --m 53 --n 39 --k 31",
+    "moe-dispatch-gemm --tokens 37 --hidden 24 --inner 16 --experts 5 --topk 2",
+    "moe-ffn --tokens 37 --hidden 24 --inner 16 --experts 5 --topk 2",
+];
 
 /// How a rank ended.
 #[derive(Debug)]
