@@ -33,6 +33,7 @@ pub mod role;
 pub mod routing;
 pub mod signal;
 pub mod ticket;
+mod toward;
 pub mod transport;
 pub mod validate;
 pub mod world;

@@ -37,13 +37,25 @@ fn read(path: &Path, wanted: &[&str]) -> Result<Tensors, FileError> {
             Dtype::BF16 => DType::Bf16,
             Dtype::F16 => DType::F16,
             Dtype::F32 => DType::F32,
-            Dtype::I32 => DType::I32,
+            Dtype::I32 | Dtype::I64 => DType::I32,
             other => return Err(FileError::DType { name: name.to_owned(), found: other.to_string() }),
         };
         let shape = view.shape().iter().map(|&axis| axis as u64).collect();
-        tensors.insert(name, Tensor::new(shape, dtype, view.data().to_vec())?);
+        let data = if view.dtype() == Dtype::I64 { narrow(name, view.data())? } else { view.data().to_vec() };
+        tensors.insert(name, Tensor::new(shape, dtype, data)?);
     }
     Ok(tensors)
+}
+
+/// 64-bit integers as 32-bit ones of the same value.
+fn narrow(name: &str, data: &[u8]) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::with_capacity(data.len() / 2);
+    for raw in data.as_chunks::<8>().0 {
+        let found = i64::from_le_bytes(*raw);
+        let narrow = i32::try_from(found).map_err(|_| FileError::Wide { name: name.to_owned(), found })?;
+        bytes.extend_from_slice(&narrow.to_le_bytes());
+    }
+    Ok(bytes)
 }
 
 /// The bytes of a safetensors file that holds `tensors`.

@@ -1,15 +1,15 @@
 //! What a plan comes to, without data: counts, memory, bytes and the modelled split, for worlds of any size.
 //!
 //! Up to [`WORLD_RANKS`] ranks the whole world is planned and proved. Beyond, one rank and the ranks that write to it
-//! are: those that it writes to or signals, as every writer gets a credit back. So time and memory follow from one
-//! rank's work and its peers, never from W programs.
+//! are: those that it writes to or signals, as every writer gets a credit back. Each peer's program is cut down at once to
+//! what it has to do with the rank, so memory follows from one rank's work, and time from its number of peers.
 
 use std::collections::BTreeSet;
 
 use mkernel_core::validate::validate_rank;
 use mkernel_core::{Lane, Program, Rank, RoleName, Scope, World, validate};
 use mkernel_kernels::split::cost;
-use mkernel_kernels::{Operator, Profile, RoleCtas};
+use mkernel_kernels::{Operator, PlanError, Profile, RoleCtas};
 
 use crate::error::Error;
 
@@ -74,7 +74,8 @@ pub fn outline(operator: &dyn Operator, world: &World, profile: &Profile, roles:
         let others = world.ranks().skip(1).map(plan);
         (validate(std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?)?, world.size() as usize)
     } else {
-        let others: Vec<_> = peers(&first).into_iter().map(plan).collect::<Result<_, _>>()?;
+        let others = peers(&first).into_iter().map(|peer| Ok(plan(peer)?.toward(&first)));
+        let others: Vec<Program> = others.collect::<Result<_, PlanError>>()?;
         (validate_rank(std::iter::once(first).chain(others).collect(), Rank(0))?, 1)
     };
     let ranks = proved.programs().iter().take(described).map(rank_outline).collect();

@@ -52,8 +52,9 @@ pub(super) fn choice_event(program: &Program, choice: u32) -> u32 {
 }
 
 impl Contributions {
-    /// Collects contributions, and checks sources, sums and waits.
-    pub(super) fn collect(programs: &[Program]) -> Result<Contributions, Violation> {
+    /// Collects contributions, and checks sources, sums and waits. Only where a whole world is proved do all have to be
+    /// here; where `only` one program is, those of a cell that it has any of.
+    pub(super) fn collect(programs: &[Program], only: Option<usize>) -> Result<Contributions, Violation> {
         let mut bases = Vec::with_capacity(programs.len() + 1);
         let mut total = 0u64;
         for program in programs {
@@ -71,13 +72,12 @@ impl Contributions {
         raises.sort_by_key(|r| r.cell);
         let mut result =
             Contributions { bases, starts: vec![0; total as usize + 1], events: Vec::new(), absent: Vec::new() };
-        result.fill(programs, &raises)?;
+        result.fill(programs, &raises, only)?;
         check_waits(programs)?;
         Ok(result)
     }
 
-    fn fill(&mut self, programs: &[Program], raises: &[Raise]) -> Result<(), Violation> {
-        let whole = programs.len() == programs[0].world.size() as usize;
+    fn fill(&mut self, programs: &[Program], raises: &[Raise], only: Option<usize>) -> Result<(), Violation> {
         let mut rest = raises;
         for (index, program) in programs.iter().enumerate() {
             for (id, cell) in program.cells.iter().enumerate() {
@@ -89,8 +89,9 @@ impl Contributions {
                 check_sources(program, cell_id, own)?;
                 let actual: u64 = own.iter().map(|r| u64::from(r.amount)).sum();
                 let planned = u64::from(cell.arrivals);
+                let is_due = |actual| only.is_none_or(|only| only == index && actual > 0);
                 let by_put = own.iter().any(|r| r.by_put);
-                if actual > planned || (actual < planned && (whole || actual > 0)) || (by_put && planned != 1) {
+                if actual > planned || (actual < planned && is_due(actual)) || (by_put && planned != 1) {
                     let (rank, cell) = (program.rank, cell_id);
                     return Err(Violation::Arrivals { rank, cell, planned: planned as u32, actual });
                 }

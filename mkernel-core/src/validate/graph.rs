@@ -63,6 +63,8 @@ struct Structure {
 pub(super) struct Graph<'a> {
     pub(super) programs: &'a [Program],
     pub(super) contributions: &'a Contributions,
+    /// The one program whose memory is proved; none: all of them.
+    only: Option<usize>,
     structures: Vec<Structure>,
     /// Every list of picked waits, sorted, by program and place.
     picks: HashMap<(u32, Slice), Vec<CellId>>,
@@ -85,7 +87,11 @@ enum Reach {
 const NEAR: usize = 64;
 
 impl<'a> Graph<'a> {
-    pub(super) fn new(programs: &'a [Program], contributions: &'a Contributions) -> Result<Graph<'a>, Violation> {
+    pub(super) fn new(
+        programs: &'a [Program],
+        contributions: &'a Contributions,
+        only: Option<usize>,
+    ) -> Result<Graph<'a>, Violation> {
         let mut bases = Vec::with_capacity(programs.len());
         let mut events = 0u64;
         let structures: Vec<Structure> = programs.iter().map(structure).collect::<Result<_, _>>()?;
@@ -96,7 +102,12 @@ impl<'a> Graph<'a> {
         let all = events * u64::from(EPOCHS + 1);
         let stride = u32::try_from(all).map_err(|_| Violation::TooLarge { events: all })? / (EPOCHS + 1);
         let picks = picks(programs);
-        Ok(Graph { programs, contributions, structures, picks, bases, stride })
+        Ok(Graph { programs, contributions, only, structures, picks, bases, stride })
+    }
+
+    /// Whether the memory and the cells of a program are to be proved.
+    pub(super) fn is_proved(&self, program: usize) -> bool {
+        self.only.is_none_or(|only| only == program)
     }
 
     /// The node of an event in an epoch.

@@ -25,15 +25,13 @@ struct Access {
     later: u32,
 }
 
-/// Checks the memory and the cells of every program whose cells are all accounted for.
+/// Checks the memory and the cells of every program that is to be proved.
 pub(super) fn check(graph: &Graph<'_>) -> Result<(), Violation> {
     collect(graph).into_iter().try_for_each(|accesses| check_region(graph, accesses))?;
-    (0..graph.programs.len())
-        .filter(|&p| graph.contributions.is_closed(p as u32))
-        .try_for_each(|p| check_cells(graph, p))
+    (0..graph.programs.len()).filter(|&p| graph.is_proved(p)).try_for_each(|p| check_cells(graph, p))
 }
 
-/// All accesses to the memory of closed programs, by program and region.
+/// All accesses to the memory of proved programs, by program and region.
 fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
     let mut first_region = Vec::with_capacity(graph.programs.len());
     let mut regions = 0;
@@ -44,7 +42,7 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
     let mut buckets: Vec<Vec<Access>> = vec![Vec::new(); regions];
     let mut add = |span: &Span, event: Event, kind: Kind, later: u32| {
         let Some(owner) = find(graph.programs, span.rank) else { return };
-        if !span.is_empty() && graph.contributions.is_closed(owner as u32) {
+        if !span.is_empty() && graph.is_proved(owner) {
             buckets[first_region[owner] + span.region.0 as usize].push(Access { span: *span, event, kind, later });
         }
     };

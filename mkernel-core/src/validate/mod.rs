@@ -15,8 +15,8 @@
 //!
 //! It never calls a planner and looks at no tensor: programs written by hand are judged alike.
 //!
-//! Given some ranks only ([`Scope::Rank`]), contributions of absent ranks are taken as declared, and memory is checked
-//! on the ranks whose cells are all accounted for by the programs given.
+//! For one rank only ([`Scope::Rank`]), contributions of absent ranks are taken as declared, and memory is checked on that
+//! rank, whose cells must all be accounted for. The others may be cut down to what concerns it ([`Program::toward`]).
 
 mod cells;
 mod graph;
@@ -113,24 +113,24 @@ fn prove(mut programs: Vec<Program>, rank: Option<Rank>) -> Result<Verified, Vio
     programs.sort_by_key(|p| p.rank);
     structure::check_world(&programs)?;
     let size = programs[0].world.size();
-    let whole = programs.len() == size as usize;
-    if rank.is_none() && !whole {
+    if rank.is_none() && programs.len() < size as usize {
         return Err(Violation::Incomplete { given: programs.len(), size });
     }
     for program in &programs {
         structure::check_program(program)?;
     }
     structure::check_bounds(&programs)?;
-    structure::check_law(&programs)?;
-    let contributions = cells::Contributions::collect(&programs)?;
-    if let Some(rank) = rank {
-        let closed = find(&programs, rank).is_some_and(|p| contributions.is_closed(p as u32));
-        if !closed {
-            return Err(Violation::NotClosed(rank));
-        }
+    let only = match rank {
+        Some(rank) => Some(find(&programs, rank).ok_or(Violation::NotClosed(rank))?),
+        None => None,
+    };
+    structure::check_law(&programs, only)?;
+    let contributions = cells::Contributions::collect(&programs, only)?;
+    if let Some(only) = only.filter(|&p| !contributions.is_closed(p as u32)) {
+        return Err(Violation::NotClosed(programs[only].rank));
     }
     progress::check(&programs, &contributions)?;
-    let graph = graph::Graph::new(&programs, &contributions)?;
+    let graph = graph::Graph::new(&programs, &contributions, only)?;
     memory::check(&graph)?;
-    Ok(Verified { programs, scope: if whole { Scope::World } else { Scope::Rank } })
+    Ok(Verified { programs, scope: if rank.is_none() { Scope::World } else { Scope::Rank } })
 }

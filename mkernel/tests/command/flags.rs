@@ -25,7 +25,7 @@ fn wrong_flags_are_refused_in_one_line_that_names_them() {
         ("run ag-gemm @ --gpus 0", &["--gpus", "node 0 has no GPU"]),
         ("run ag-gemm @ --nodes 4294967295 --gpus 0", &["node 0 has no GPU"]),
         ("run ag-gemm @ --heads 3", &["--heads", "ag-gemm", "--m, --k, --n"]),
-        ("plan ag-gemm @ --causal", &["--causal", "ag-gemm"]),
+        ("plan ag-gemm @ --causal", &["--causal", "ring-attention only"]),
         ("run ring-attention --batch 1 --heads 1 --seq 4 --dim 16 --m 4", &["--m", "ring-attention", "--seq"]),
         ("run ag-gemm @ --gpus 3,0", &["--gpus", "node 1 has no GPU"]),
         ("run ag-gemm @ --gpus 3,,2", &["--gpus", "3,2"]),
