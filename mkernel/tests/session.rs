@@ -1,4 +1,5 @@
 //! Sessions and instances, as a library user meets them.
+#![cfg(feature = "sim")]
 #![expect(clippy::unwrap_used, reason = "all of this is test code")]
 
 use mkernel::check::{Extent, Failure, check};
