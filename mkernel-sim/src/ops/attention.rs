@@ -68,6 +68,7 @@ impl Attention {
         self.scores.clear();
         self.scores.resize(rows * keys, 0.0);
         add_product((rows, keys, dim), &self.query, &transpose(&self.keys, dim), &mut self.scores);
+        let is_full = (0..rows).all(|row| visible(row) >= keys);
         for row in 0..rows {
             // Masked keys take no part at all: a zero weight would still carry a NaN of their values.
             let seen = visible(row).min(keys);
@@ -84,7 +85,12 @@ impl Attention {
             self.maximum[row] = maximum;
             let output = &mut self.output[row * dim..][..dim];
             output.iter_mut().for_each(|o| *o *= rescale);
-            add_product((1, dim, seen), scores, &self.values[..seen * dim], output);
+            if !is_full {
+                add_product((1, dim, seen), scores, &self.values[..seen * dim], output);
+            }
+        }
+        if is_full {
+            add_product((rows, dim, keys), &self.scores, &self.values, &mut self.output);
         }
     }
 }
