@@ -44,6 +44,8 @@ pub enum WorldError {
 pub struct World {
     /// `starts[n]` is the first rank of node `n`; one more entry than nodes.
     starts: Arc<[u32]>,
+    /// The node of each rank, so that [`World::node_of`] is one look.
+    nodes: Arc<[u32]>,
 }
 
 impl World {
@@ -72,7 +74,8 @@ impl World {
             next += g;
         }
         starts.push(next);
-        Ok(World { starts: starts.into() })
+        let nodes = (0..).zip(gpus).flat_map(|(node, &g)| std::iter::repeat_n(node, g as usize)).collect();
+        Ok(World { starts: starts.into(), nodes })
     }
 
     /// Makes a world of `nodes` nodes with `gpus` GPUs each.
@@ -135,7 +138,7 @@ impl World {
     /// If the rank is not of this world.
     pub fn node_of(&self, rank: Rank) -> Node {
         assert!(rank.0 < self.size(), "{rank} is not one of {} ranks", self.size());
-        Node(self.starts.partition_point(|&s| s <= rank.0) as u32 - 1)
+        Node(self.nodes[rank.0 as usize])
     }
 
     /// The index of `rank` within its node.

@@ -74,13 +74,28 @@ pub fn outline(operator: &dyn Operator, world: &World, profile: &Profile, roles:
         let others = world.ranks().skip(1).map(plan);
         (validate(std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?)?, world.size() as usize)
     } else {
-        let others = peers(&first).into_iter().map(|peer| Ok(plan(peer)?.toward(&first)));
-        let others: Vec<Program> = others.collect::<Result<_, PlanError>>()?;
+        let others = plan_peers(&first, &plan)?;
         (validate_rank(std::iter::once(first).chain(others).collect(), Rank(0))?, 1)
     };
     let ranks = proved.programs().iter().take(described).map(rank_outline).collect();
     let roles = role_outlines(&proved.programs()[0], profile);
     Ok(Outline { scope: proved.scope(), ranks, roles })
+}
+
+/// The parts of all peers' programs that concern `first`, planned on all cores.
+fn plan_peers(
+    first: &Program,
+    plan: &(impl Fn(Rank) -> Result<Program, PlanError> + Sync),
+) -> Result<Vec<Program>, PlanError> {
+    let peers: Vec<Rank> = peers(first).into_iter().collect();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let part = |ranks: &[Rank]| ranks.iter().map(|&peer| Ok(plan(peer)?.toward(first))).collect();
+    let parts: Vec<Result<Vec<Program>, PlanError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            peers.chunks(peers.len().div_ceil(cores).max(1)).map(|ranks| scope.spawn(move || part(ranks))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// The ranks that `program` writes to or signals.
