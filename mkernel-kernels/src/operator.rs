@@ -131,7 +131,7 @@ pub trait Operator: Send + Sync {
 pub(crate) const MAX_AXIS: u64 = 1 << 30;
 
 /// The most instructions planned for one rank; beyond it the planner's memory is the problem, not the GPU's.
-const MAX_INSTRUCTIONS: u64 = 1 << 26;
+const MAX_INSTRUCTIONS: u64 = 1 << 24;
 
 pub(crate) fn check_axis(axis: &'static str, value: u64) -> Result<(), PlanError> {
     if value == 0 || value > MAX_AXIS {

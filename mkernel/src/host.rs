@@ -48,6 +48,17 @@ pub(crate) fn check_memory(operator: &dyn Operator, program: &Program, are_proce
     if needed > available { Err(Error::Memory { needed, available }) } else { Ok(()) }
 }
 
+/// Bytes that a proof takes for each byte of the programs: the events of three epochs, their marks and claims.
+const PROOF: u64 = 4;
+
+/// Refuses a world whose programs do not fit this machine while they are proved. `program` is that of rank 0, and `ranks` are
+/// planned.
+pub(crate) fn check_plan(program_bytes: u64, ranks: u64) -> Result<(), Error> {
+    let Some(available) = available_memory() else { return Ok(()) };
+    let needed = program_bytes.saturating_mul(ranks).saturating_mul(PROOF);
+    if needed > available { Err(Error::Memory { needed, available }) } else { Ok(()) }
+}
+
 /// Bytes that can be allocated without swapping, where the system says so (proc(5), `MemAvailable`).
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -12,6 +12,7 @@ use mkernel_kernels::split::cost;
 use mkernel_kernels::{Operator, PlanError, Profile, RoleCtas};
 
 use crate::error::Error;
+use crate::host;
 
 /// The largest world that is proved as a whole.
 pub const WORLD_RANKS: u32 = 64;
@@ -71,6 +72,7 @@ pub fn outline(operator: &dyn Operator, world: &World, profile: &Profile, roles:
     let plan = |rank| operator.plan(world, rank, profile, roles);
     let first = plan(Rank(0))?;
     let (proved, described) = if world.size() <= WORLD_RANKS {
+        host::check_plan(program_bytes(&first), u64::from(world.size()))?;
         let others = world.ranks().skip(1).map(plan);
         (validate(std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?)?, world.size() as usize)
     } else {
