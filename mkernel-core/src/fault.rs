@@ -82,6 +82,9 @@ impl fmt::Display for Fault {
         if let Some(peer) = self.peer {
             write!(f, "; the other side is {peer}")?;
         }
+        if self.kind == FaultKind::Deadline {
+            write!(f, "; if a step only takes longer than that, set a longer deadline (--deadline-ms)")?;
+        }
         Ok(())
     }
 }

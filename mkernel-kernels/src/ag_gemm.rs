@@ -56,6 +56,10 @@ impl Operator for AgGemm {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
 
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName::Compute, RoleName::Intra, RoleName::Send]
+    }
+
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {
         for (axis, value) in [("--m", self.m), ("--n", self.n), ("--k", self.k)] {
             check_axis(axis, value)?;

@@ -10,6 +10,7 @@ use mkernel_kernels::{Operator, PlanError, RoleCtas, TensorKind, TensorSpec};
 
 use crate::check::Tile;
 use crate::error::Error;
+use crate::planning::check_roles;
 use crate::report::Report;
 use crate::tensor::{Tensor, Tensors};
 
@@ -61,9 +62,10 @@ impl<O: Operator> Instance<O> {
     /// Gives roles other numbers of CTAs from the next launch on; roles left open keep theirs. Results do not change.
     ///
     /// # Errors
-    /// [`Error::Plan`] for a role with work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
+    /// [`Error::Plan`] for a role that the operator lacks or that has work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
     /// refused one have their new numbers then.
     pub fn set_roles(&mut self, roles: &RoleCtas) -> Result<(), Error> {
+        check_roles(&self.operator, roles)?;
         for role in RoleName::ALL {
             let has_work = self.programs.programs().iter().flat_map(|p| &p.lanes).any(|lane| lane.role == role);
             match roles.get(role).map(NonZeroU32::new) {
@@ -130,7 +132,7 @@ impl<O: Operator> Instance<O> {
     pub fn gather(&self) -> Tensors {
         let specs = self.operator.tensors();
         let outputs = specs.iter().filter(|s| s.kind == TensorKind::Output);
-        let mut tensors: Vec<(&TensorSpec, Tensor)> = outputs.map(|s| (s, Tensor::zeros(s))).collect();
+        let mut tensors: Vec<(&TensorSpec, Tensor)> = outputs.map(|s| (s, zeros(s))).collect();
         let mut packed = Vec::new();
         for placement in self.programs.programs().iter().flat_map(|p| &p.outputs) {
             packed.resize(placement.span.bytes() as usize, 0);
@@ -215,6 +217,11 @@ fn grid(spec: &TensorSpec) -> impl Iterator<Item = Tile> + use<> {
             Tile { tensor, row, column, rows, columns }
         })
     })
+}
+
+/// An output, still empty.
+fn zeros(spec: &TensorSpec) -> Tensor {
+    Tensor::zeros(spec).expect("the session made sure that all tensors fit into memory")
 }
 
 fn spec_of<'a>(specs: &'a [TensorSpec], placement: &Placement) -> &'a TensorSpec {

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mkernel_core::{Executor, Rank, Verified, World, validate};
+use mkernel_core::{Executor, Rank, Verified, World};
 use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::bootstrap::Fields;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::host;
 use crate::instance::Instance;
 use crate::job::Job;
-use crate::outline::WORLD_RANKS;
+use crate::planning::{Planning, WORLD_RANKS};
 
 /// In which order the CTAs of the host executor run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -188,9 +188,7 @@ impl Session {
             return Err(Error::TooManyRanks { ranks: self.world.size(), max: WORLD_RANKS });
         }
         let Options { profile, roles, .. } = &self.options;
-        let plan = |rank| operator.plan(&self.world, rank, profile, roles);
-        host::check_memory(operator, &plan(Rank(0))?, self.job.is_some())?;
-        let programs = self.world.ranks().map(plan).collect::<Result<_, _>>()?;
-        Ok(validate(programs)?)
+        let planning = Planning { operator, world: &self.world, profile, roles };
+        planning.world(|first| host::check_memory(operator, first, self.job.is_some()))
     }
 }

@@ -22,7 +22,7 @@ fn shapes_interleave_and_each_keeps_its_instance() {
     let mut session = session(&[2, 1]);
     for epoch in 0..4 {
         for (index, problem) in [problem(50, 40, 30), problem(3, 5, 7), problem(50, 40, 31)].into_iter().enumerate() {
-            let tensors = inputs(&problem, Fill::Integers, 9, epoch);
+            let tensors = inputs(&problem, Fill::Integers, 9, epoch).unwrap();
             let instance = session.operator(problem).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             assert_eq!((instance.sequence(), instance.launches()), (index as u64, epoch + 1));
@@ -41,7 +41,7 @@ fn a_retired_instance_is_gone_and_the_next_one_is_new() {
     assert!(session.retire(&problem(8, 8, 8)));
     assert!(!session.retire(&problem(8, 8, 8)));
     assert_eq!(session.operator(problem(8, 8, 8)).unwrap().sequence(), 2);
-    let (given, problem) = (inputs(&problem(9, 9, 9), Fill::Real, 1, 0), problem(9, 9, 9));
+    let (given, problem) = (inputs(&problem(9, 9, 9), Fill::Real, 1, 0).unwrap(), problem(9, 9, 9));
     assert!(session.operator(problem).unwrap().run(&given).is_ok());
 }
 
@@ -49,7 +49,7 @@ fn a_retired_instance_is_gone_and_the_next_one_is_new() {
 fn tensors_that_do_not_fit_are_refused_before_anything_runs() {
     let mut session = session(&[2]);
     let problem = problem(4, 6, 8);
-    let good = inputs(&problem, Fill::Real, 1, 0);
+    let good = inputs(&problem, Fill::Real, 1, 0).unwrap();
     let instance = session.operator(problem).unwrap();
     let [a, b] = ["a", "b"].map(|name| good.get(name).unwrap().clone());
     let wide = Tensor::from_f32(vec![4, 8], DType::F32, &[0.0; 32]).unwrap();
@@ -72,7 +72,7 @@ fn tensors_that_do_not_fit_are_refused_before_anything_runs() {
 fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
     let world = World::new(&[2, 1]).unwrap();
     let problem = problem(7, 10, 6);
-    let tensors = inputs(&problem, Fill::Real, 4, 0);
+    let tensors = inputs(&problem, Fill::Real, 4, 0).unwrap();
     let mut session = Session::new(world.clone(), Options::default());
     let (wanted, _) = session.operator(problem).unwrap().run(&tensors).unwrap();
 
@@ -100,7 +100,7 @@ fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
 fn a_sample_takes_an_element_of_every_tile_and_finds_a_wrong_one() {
     let mut session = session(&[2, 2]);
     let problem = problem(300, 600, 16);
-    let tensors = inputs(&problem, Fill::Real, 2, 0);
+    let tensors = inputs(&problem, Fill::Real, 2, 0).unwrap();
     let instance = session.operator(problem).unwrap();
     let (outputs, _) = instance.run(&tensors).unwrap();
     let tiles = instance.tiles();
@@ -145,7 +145,7 @@ fn another_split_of_roles_between_launches_changes_nothing_but_time() {
             roles.set(RoleName::Compute, compute);
             roles.set(RoleName::Send, send);
             instance.set_roles(&roles).unwrap();
-            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64);
+            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             let of = |role| report.roles.iter().filter(move |r| r.role == role).map(|r| r.ctas).collect::<Vec<_>>();
             assert_eq!((of(RoleName::Compute), of(RoleName::Send)), (vec![compute], vec![send]));
@@ -191,11 +191,11 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
         for tokens in [1, 40, 7] {
             let layer = MoeFfn { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::Bf16 };
             let dispatch = MoeDispatchGemm { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::F16 };
-            let given = inputs(&layer, Fill::Real, 3, epoch);
+            let given = inputs(&layer, Fill::Real, 3, epoch).unwrap();
             let (found, report) = session.operator(layer).unwrap().run(&given).unwrap();
             check(&layer, &given, &found, Extent::All, &[], 0).unwrap();
             assert_eq!(report.inter_out, report.inter_law);
-            let given = inputs(&dispatch, Fill::Integers, 4, epoch);
+            let given = inputs(&dispatch, Fill::Integers, 4, epoch).unwrap();
             let instance = session.operator(dispatch).unwrap();
             let (found, _) = instance.run(&given).unwrap();
             let errors = check(&dispatch, &given, &found, Extent::All, &[], 0).unwrap();
@@ -203,7 +203,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
             let tiles = instance.tiles();
             assert!(check(&dispatch, &given, &found, Extent::Sampled, &tiles, 1).unwrap().elements > 0);
             let product = problem(30, 20, 10);
-            let given = inputs(&product, Fill::Integers, 5, epoch);
+            let given = inputs(&product, Fill::Integers, 5, epoch).unwrap();
             let (found, _) = session.operator(product).unwrap().run(&given).unwrap();
             check(&product, &given, &found, Extent::All, &[], 0).unwrap();
         }
@@ -214,7 +214,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
 fn the_check_of_experts_names_a_wrong_element_and_takes_no_zeros_for_an_answer() {
     let mut session = session(&[1]);
     let layer = MoeFfn { tokens: 9, hidden: 16, inner: 8, experts: 3, topk: 2, dtype: DType::Bf16 };
-    let given = inputs(&layer, Fill::Real, 3, 0);
+    let given = inputs(&layer, Fill::Real, 3, 0).unwrap();
     let (found, _) = session.operator(layer).unwrap().run(&given).unwrap();
     let mut values = found.get("y").unwrap().to_f32();
     values[5 * 16 + 3] += 2.0;

@@ -7,7 +7,7 @@ use crate::program::{Op, Program};
 use crate::signal::CellId;
 
 /// An event that raises a cell: within its program, the event's local number (see [`super::graph`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     /// Index of the program.
     pub(super) program: u32,

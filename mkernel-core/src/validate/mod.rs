@@ -19,10 +19,13 @@
 //! rank, whose cells must all be accounted for. The others may be cut down to what concerns it ([`Program::toward`]).
 
 mod cells;
+mod claims;
 mod graph;
 mod memory;
 mod progress;
+mod reuse;
 mod routed;
+mod search;
 mod structure;
 mod violation;
 

@@ -90,6 +90,9 @@ impl Role for Intra<'_> {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         let l = self.0;
+        if l.world.node_peers(l.rank).next().is_none() {
+            return;
+        }
         let landed = by_arrival(l.landing_sources().flat_map(|s| l.chunks(s)), |c| arrival(l, c));
         for chunk in l.chunks(l.rank).chain(landed) {
             for peer in l.world.node_peers(l.rank) {

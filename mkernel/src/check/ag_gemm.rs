@@ -51,7 +51,7 @@ mod tests {
         for dtype in [DType::Bf16, DType::F16, DType::F32] {
             for fill in [Fill::Real, Fill::Integers] {
                 let operator = AgGemm { m: 7, n: 13, k: 1031, dtype };
-                let given = inputs(&operator, fill, 3, 0);
+                let given = inputs(&operator, fill, 3, 0).unwrap();
                 let result = naive(&operator, &given);
                 for extent in [Extent::All, Extent::Sampled] {
                     let errors = check(&operator, &given, &result, extent, &tiles(&operator), 1).unwrap();
@@ -69,8 +69,8 @@ mod tests {
     #[test]
     fn a_result_of_zeros_does_not_pass() {
         let operator = AgGemm { m: 40, n: 40, k: 40, dtype: DType::Bf16 };
-        let given = inputs(&operator, Fill::Real, 3, 0);
-        let zeros = Tensors::from([("c", Tensor::zeros(&operator.tensors()[2]))]);
+        let given = inputs(&operator, Fill::Real, 3, 0).unwrap();
+        let zeros = Tensors::from([("c", Tensor::zeros(&operator.tensors()[2]).unwrap())]);
         for extent in [Extent::All, Extent::Sampled] {
             assert!(check(&operator, &given, &zeros, extent, &tiles(&operator), 1).is_err());
         }

@@ -236,7 +236,7 @@ impl Epochs<'_> {
         let tensors = match self.given {
             Some(tensors) => tensors,
             None => {
-                made = inputs(instance.operator(), Fill::Real, self.args.seed, epoch);
+                made = inputs(instance.operator(), Fill::Real, self.args.seed, epoch)?;
                 &made
             }
         };
