@@ -43,7 +43,7 @@ impl Original {
     /// # Panics
     /// If the original itself fails.
     pub fn is_same(&self, mutant: &Verified, executor: &mut dyn Executor, seed: u64) -> Result<bool, Fault> {
-        let given = inputs(self.operator.as_ref(), Fill::Real, seed, 0);
+        let given = inputs(self.operator.as_ref(), Fill::Real, seed, 0).expect("small tensors fit in memory");
         self.write(mutant, executor, &given);
         executor.launch()?;
         let mut own = Seeded::new(self.verified.clone(), Options::default()).expect("small programs fit in memory");
