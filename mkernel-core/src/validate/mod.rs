@@ -8,7 +8,8 @@
 //!   completes; its waits hold there too, and what its CTA and its lane claimed before it is complete, so it runs.
 //! - **memory**: within an epoch every byte has one writer, is written before it is read, and is read before it is
 //!   released; every access of an epoch comes before the next epoch's writes of the same bytes. Order is signals and
-//!   launch boundaries only. Three epochs are unrolled: the first with its initial credits, and two that follow.
+//!   launch boundaries only. Three epochs are run, the first with its initial credits; order between any two epochs follows
+//!   from that between the first ones, since edges repeat.
 //! - **cells**: a contribution for the next epoch comes after every wait and every put of this one, so a full count means
 //!   what it says and no cell ever falls.
 //! - **bytes**: what crosses the NIC is what the operator's formula says.
@@ -34,7 +35,7 @@ pub use violation::{At, LaneFault, Malformed, Party, Violation};
 use crate::program::Program;
 use crate::world::{Rank, World};
 
-/// Epochs that are unrolled.
+/// Epochs that the abstract run unrolls.
 pub const EPOCHS: u32 = 3;
 
 /// How much of the world was proved.
