@@ -54,6 +54,8 @@ pub fn kind(violation: &Violation) -> &'static str {
         Violation::NotWritten { .. } => "not-written",
         Violation::Race { .. } => "race",
         Violation::Overrun { .. } => "overrun",
+        Violation::Form { .. } => "form",
+        Violation::Pick { .. } => "pick",
         Violation::ByteLaw { .. } => "byte-law",
         Violation::TooLarge { .. } => "too-large",
     }
@@ -167,6 +169,12 @@ fn deeds(programs: &[Program]) -> Vec<Deed> {
             |p: &Placement, is_output| Deed { text: text(p), reads: vec![p.span], writes: vec![p.span], is_output };
         all.extend(program.inputs.iter().map(|p| host(p, false)));
         all.extend(program.outputs.iter().map(|p| host(p, true)));
+        all.extend(program.routed.iter().map(|r| Deed {
+            text: format!("{} {} by {}", r.tensor, bytes(&r.span), bytes(&r.rows)),
+            reads: vec![r.span, r.rows],
+            writes: Vec::new(),
+            is_output: true,
+        }));
     }
     all.sort_by(|a, b| a.text.cmp(&b.text));
     all
@@ -180,12 +188,13 @@ fn deed(program: &Program, i: &Instruction) -> Deed {
         Op::Release => (format!("release {:?}", writes.iter().map(bytes).collect::<Vec<_>>()), Vec::new(), Vec::new()),
         Op::Put(id) => {
             let put = program.put(id);
-            let text = format!("put {:?} {:?}", (bytes(&put.source), bytes(&put.target)), put.count);
+            let text = format!("put {:?} {:?}", (bytes(&put.source), bytes(&put.target)), put.count.map(|c| bytes(&c)));
             (text, [Some(put.source), put.count].into_iter().flatten().collect(), vec![put.target])
         }
         op => {
             let reads: Vec<_> = program.segments(i).iter().map(|s| program.reads(s).to_vec()).collect();
-            let listed: Vec<_> = reads.iter().map(|spans| list(spans)).collect();
+            let positions = program.segments(i).iter().map(|s| s.position);
+            let listed: Vec<_> = reads.iter().map(|spans| list(spans)).zip(positions).collect();
             (format!("{op:?} {listed:?} {:?}", list(writes)), reads.concat(), writes.to_vec())
         }
     };

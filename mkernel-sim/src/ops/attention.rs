@@ -8,7 +8,7 @@
 
 use mkernel_core::{DType, Mask, Op, Span};
 
-use super::{Kernel, Task, float};
+use super::{Kernel, Task, Unplanned, float};
 use crate::sgemm::add_product;
 
 /// Keys of a block.
@@ -107,7 +107,7 @@ impl Kernel for Attention {
         self.output.resize(rows * dim as usize, 0.0);
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (dtype, mask, first_row) = parts(task.op);
         let dim = (task.writes[0].row_bytes / dtype.bytes()) as usize;
         let reads = match reads {
@@ -131,6 +131,7 @@ impl Kernel for Attention {
                 Mask::Causal => (first_row + row as u64 + 1).saturating_sub(first_key) as usize,
             });
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {
