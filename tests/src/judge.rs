@@ -99,7 +99,7 @@ pub fn judge(original: &[Program], mutant: Vec<Program>, oracle: Oracle<'_>) -> 
         Ok(Ok(verified)) => Arc::new(verified),
     };
     let run = |seed, epochs| catch_unwind(AssertUnwindSafe(|| is_right(&verified, seed, epochs, oracle)));
-    for (seed, epochs) in [(1, 2), (2, 2), (3, 12)] {
+    for (seed, epochs) in [(1, 2), (2, 2), (3, 50)] {
         match run(seed, epochs) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return Verdict::Oracle,

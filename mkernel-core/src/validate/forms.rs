@@ -6,6 +6,7 @@
 //! - An **index** is written by an [`Op::Route`] and used by the same rank's program: an entry is one row of its tiles, a
 //!   list of rows is the whole list, places are whole rows of its places, all of one index, and what they point into has
 //!   the rows that the index counts with.
+//! - A **table** of chosen experts has rows of one length without gaps, wherever a part of it is read.
 //! - The **rows of a tile** that are read for slot `s` of an index are written by [`Op::Expert`] for slot `s` of that index.
 //! - A **count** belongs to the packed rows that the put carries: one [`Op::Pack`] or [`Op::Merge`] writes both. Or it is
 //!   an input of its own, and the host answers for it.
@@ -28,6 +29,7 @@ pub(super) fn check(programs: &[Program], only: Option<usize>) -> Result<(), Vio
     let is_proved = |(index, _): &(usize, &Program)| only.is_none_or(|only| only == *index);
     let mut picks = Vec::new();
     for (_, program) in programs.iter().enumerate().filter(is_proved) {
+        check_tables(program)?;
         let mut forms = Forms::of(program);
         for (lane, index, instruction) in program.instructions() {
             let at = at(program, lane, index);
@@ -46,6 +48,34 @@ pub(super) fn check(programs: &[Program], only: Option<usize>) -> Result<(), Vio
         None => Ok(()),
         Some((at, pick)) => Err(Violation::Pick { at: *at, span: pick.span }),
     }
+}
+
+/// Tables have no gaps, and those that share bytes have rows of one length that start at the same bytes.
+fn check_tables(program: &Program) -> Result<(), Violation> {
+    let mut tables: Vec<(Span, Party)> = Vec::new();
+    let mut known = HashSet::new();
+    for (lane, index, i) in program.instructions() {
+        let place = match i.op {
+            Op::Route { .. } => 0,
+            Op::Pack { .. } | Op::Merge { .. } => 1,
+            _ => continue,
+        };
+        let spans = program.segments(i).iter().map(|s| program.reads(s)[place]);
+        let fresh = spans.filter(|table| !table.is_empty() && known.insert(*table));
+        tables.extend(fresh.map(|table| (table, Party::Instruction(at(program, lane, index)))));
+    }
+    tables.sort_by_key(|(table, _)| (table.rank, table.region, table.offset));
+    let mut furthest = Span::empty(program.rank);
+    for (table, party) in tables {
+        let is_one_grid = table.row_bytes == furthest.row_bytes
+            && (table.offset - furthest.offset.min(table.offset)).is_multiple_of(table.row_bytes);
+        if !table.is_contiguous() || (table.overlap(&furthest) > 0 && !is_one_grid) {
+            return Err(Violation::Form { party, span: table });
+        }
+        let is_further = (table.rank, table.region, table.end()) > (furthest.rank, furthest.region, furthest.end());
+        furthest = if is_further { table } else { furthest };
+    }
+    Ok(())
 }
 
 /// What a route writes.

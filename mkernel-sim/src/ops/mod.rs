@@ -10,6 +10,8 @@ mod copy;
 mod expert;
 mod float;
 mod gemm;
+#[cfg(test)]
+mod hostile;
 mod merge;
 mod pack;
 pub(crate) mod put;
