@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mkernel_core::validate::EPOCHS;
-use mkernel_core::{Executor, Instruction, Op, Placement, Program, Span, Verified, Violation, validate};
+use mkernel_core::{Executor, Instruction, Mask, Op, Placement, Program, Segment, Span, Verified, Violation, validate};
 use mkernel_sim::{Options, Seeded, find_races};
 
 use crate::mutate::{Mutation, apply_all};
@@ -193,12 +193,21 @@ fn deed(program: &Program, i: &Instruction) -> Deed {
         }
         op => {
             let reads: Vec<_> = program.segments(i).iter().map(|s| program.reads(s).to_vec()).collect();
-            let positions = program.segments(i).iter().map(|s| s.position);
+            let positions = program.segments(i).iter().map(|s| position(program, i, s));
             let listed: Vec<_> = reads.iter().map(|spans| list(spans)).zip(positions).collect();
             (format!("{op:?} {listed:?} {:?}", list(writes)), reads.concat(), writes.to_vec())
         }
     };
     Deed { text, reads, writes, is_output: false }
+}
+
+/// What the position of a segment means: of keys, only how many of them each row sees.
+fn position(program: &Program, i: &Instruction, segment: &Segment) -> Vec<u64> {
+    let Op::Attention { mask, query, .. } = i.op else { return vec![segment.position] };
+    let keys = u64::from(program.reads(segment).last().map_or(0, |values| values.rows));
+    let rows = program.writes(i).first().map_or(0, |output| output.rows);
+    let seen = |row: u32| (query + u64::from(row) + 1).saturating_sub(segment.position).min(keys);
+    (0..rows).map(|row| if mask == Mask::None { keys } else { seen(row) }).collect()
 }
 
 /// All deeds but those that only signal.

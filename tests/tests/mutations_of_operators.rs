@@ -37,7 +37,7 @@ fn no_sampled_mutant_of_all_reduce_survives() {
         |all_reduce| GemmAr { m: 9, n: 7, k: 10, dtype: DType::Bf16, partial: Partial::default(), all_reduce };
     for gpus in [&[3][..], &[1, 1], &[2, 2], &[2, 1]] {
         for all_reduce in [AllReduce::OneShot, AllReduce::TwoStep] {
-            sample(problem(all_reduce), gpus, 4000);
+            sample(problem(all_reduce), gpus, 1000);
         }
     }
 }
@@ -48,7 +48,7 @@ fn no_sampled_mutant_of_ring_attention_survives() {
         let problem =
             RingAttention { batch: 1, heads: 2, kv_heads: 1, seq: 13, dim: 16, mask, layout, dtype: DType::F32 };
         for gpus in [&[3][..], &[1, 1], &[2, 2], &[2, 1]] {
-            sample(problem, gpus, 4000);
+            sample(problem, gpus, 1000);
         }
     }
 }
@@ -57,7 +57,7 @@ fn no_sampled_mutant_of_ring_attention_survives() {
 fn no_sampled_mutant_of_experts_survives() {
     let dtype = DType::F32;
     for gpus in [&[3][..], &[1, 1], &[2, 2], &[2, 1]] {
-        sample(MoeDispatchGemm { tokens: 9, hidden: 4, inner: 3, experts: 5, topk: 2, dtype }, gpus, 4000);
-        sample(MoeFfn { tokens: 9, hidden: 4, inner: 3, experts: 5, topk: 2, dtype }, gpus, 4000);
+        sample(MoeDispatchGemm { tokens: 9, hidden: 4, inner: 3, experts: 5, topk: 2, dtype }, gpus, 3000);
+        sample(MoeFfn { tokens: 9, hidden: 4, inner: 3, experts: 5, topk: 2, dtype }, gpus, 3000);
     }
 }

@@ -65,7 +65,9 @@ fn program() -> Program {
     {
         builder.region(name, 4 * words);
     }
-    (0..10).for_each(|_| drop(builder.cell(1, Born::Empty)));
+    for _ in 0..10 {
+        builder.cell(1, Born::Empty);
+    }
     for (tensor, region) in [("table", 0), ("x", 2), ("w", 3), ("f", 6)] {
         builder.input(Placement { tensor, span: rows(region, 0, 4, 2), row: 0, column: 0 });
     }
