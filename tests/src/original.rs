@@ -58,6 +58,11 @@ impl Original {
         &self.programs
     }
 
+    /// The programs, proved.
+    pub fn verified(&self) -> &Arc<Verified> {
+        &self.verified
+    }
+
     /// Runs one epoch of a mutant on inputs from a seed and says whether its outputs are those of the original, bit by bit, and
     /// whether it moved as many bytes.
     ///
