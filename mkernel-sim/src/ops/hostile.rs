@@ -59,7 +59,7 @@ impl Role for Layer {
 }
 
 fn program() -> Program {
-    let mut builder = ProgramBuilder::new(&World::new(&[1]).unwrap(), Rank(0));
+    let mut builder = ProgramBuilder::new(&World::new(&[1]).expect("one rank is a world"), Rank(0));
     for (name, words) in
         [("table", 8), ("index", WORDS), ("x", 8), ("w", 8), ("inner", 16), ("results", 16), ("f", 8), ("y", 8)]
     {
@@ -87,8 +87,8 @@ fn number(random: &mut fastrand::Rng) -> u32 {
 
 #[test]
 fn any_index_is_carried_out_or_refused_and_nothing_is_read_beyond_the_plan() {
-    let verified = Arc::new(validate(vec![program()]).unwrap());
-    let host = Host::new(verified.clone(), 0, true).unwrap();
+    let verified = Arc::new(validate(vec![program()]).expect("the program is sound"));
+    let host = Host::new(verified.clone(), 0, true).expect("it is small");
     let (program, mut random) = (&verified.programs()[0], fastrand::Rng::with_seed(7));
     for span in [rows(2, 0, 4, 2), rows(3, 0, 4, 2), rows(4, 0, 8, 2), rows(5, 0, 8, 2), rows(6, 0, 4, 2)] {
         host.memory.scatter(&span, &vec![0; span.bytes() as usize]);
@@ -101,7 +101,7 @@ fn any_index_is_carried_out_or_refused_and_nothing_is_read_beyond_the_plan() {
         for i in program.lanes[0].instructions.iter().skip(1) {
             let task = Task::new(&host, program, i);
             let picked = kernels.picks(&task, program, 0);
-            let kernel = kernels.of(&i.op).unwrap();
+            let kernel = kernels.of(&i.op).expect("no put among them");
             kernel.begin(&task);
             match kernel.segment(&task, 0, program.reads(&task.segments[0])).and(picked.map(drop)) {
                 Ok(()) => {
