@@ -24,6 +24,7 @@ mod cells;
 mod forms;
 mod graph;
 mod memory;
+mod picks;
 mod progress;
 mod routed;
 mod structure;

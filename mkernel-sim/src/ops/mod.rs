@@ -11,7 +11,7 @@ mod expert;
 mod float;
 mod gemm;
 #[cfg(test)]
-mod hostile;
+pub(crate) mod hostile;
 mod merge;
 mod pack;
 pub(crate) mod put;
