@@ -5,8 +5,8 @@
 use mkernel::check::{Extent, Failure, check};
 use mkernel::tensor::TensorError;
 use mkernel::{
-    AgGemm, AllReduce, DType, Error, Fill, GemmAr, MoeDispatchGemm, MoeFfn, Options, Partial, Rank, RoleCtas, RoleName,
-    Schedule, Session, Tensor, Tensors, World, inputs,
+    AgGemm, AllReduce, DType, Error, Fill, GemmAr, GemmRs, MoeDispatchGemm, MoeFfn, Options, Partial, Rank, RoleCtas,
+    RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
 };
 use mkernel_core::Placement;
 
@@ -146,6 +146,22 @@ fn a_replica_that_differs_in_one_bit_is_found_on_whichever_rank_it_is() {
         bytes[(2 * 7 + 3) * 4] ^= 1;
         instance.write(&c, &bytes);
         assert_eq!(instance.gather().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn an_infinity_that_meets_a_partial_beyond_its_range_may_be_no_number_and_any_other_may_not() {
+    let f16 = |shape: [u64; 2], values: &[f32]| Tensor::from_f32(shape.to_vec(), DType::F16, values).unwrap();
+    // Rank 0 adds an infinity, rank 1 minus 2^30: as a partial in f16 that is minus infinity.
+    let given = Tensors::from([("a", f16([1, 2], &[f32::INFINITY, 32768.0])), ("b", f16([2, 1], &[1.0, -32768.0]))]);
+    let none = Tensors::from([("c", f16([1, 1], &[f32::NAN]))]);
+    for (partial, is_infinite) in [(Partial::Narrow, false), (Partial::F32, true)] {
+        let problem = GemmRs { m: 1, n: 1, k: 2, dtype: DType::F16, partial };
+        let (found, _) = session(&[1, 1]).operator(problem).unwrap().run(&given).unwrap();
+        assert_eq!(found.get("c").unwrap().to_f32()[0] == f32::INFINITY, is_infinite);
+        let verdict = |outputs| check(&problem, &given, outputs, Extent::All, &[], 0);
+        assert!(verdict(&found).is_ok());
+        assert_eq!(verdict(&none).is_ok(), !is_infinite);
     }
 }
 
