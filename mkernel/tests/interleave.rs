@@ -13,14 +13,21 @@ use mkernel::{
 /// Launches of each operator.
 const EPOCHS: u64 = 3;
 
-/// Runs an operator in a session, with the inputs of an epoch and other roles if they are given.
+/// Runs an operator in a session, with the inputs of an epoch, and with other CTAs for the roles that it has
+/// if they are given.
 type Runner = Box<dyn Fn(&mut Session, u64, Option<&RoleCtas>) -> Tensors>;
 
 fn runner<O: Reference + PartialEq + Clone + 'static>(operator: O) -> Runner {
     Box::new(move |session, epoch, roles| {
         let given = inputs(&operator, Fill::Real, 7, epoch);
         let instance = session.operator(operator.clone()).unwrap();
-        roles.into_iter().for_each(|roles| instance.set_roles(roles).unwrap());
+        if let Some(asked) = roles {
+            let mut roles = RoleCtas::default();
+            for lane in instance.programs().programs().iter().flat_map(|p| &p.lanes) {
+                asked.get(lane.role).into_iter().for_each(|ctas| roles.set(lane.role, ctas));
+            }
+            instance.set_roles(&roles).unwrap();
+        }
         let (found, report) = instance.run(&given).unwrap();
         assert_eq!(report.inter_out, report.inter_law);
         check(&operator, &given, &found, Extent::All, &[], 0).unwrap();
