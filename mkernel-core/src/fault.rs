@@ -20,6 +20,8 @@ pub enum FaultKind {
     Aborted,
     /// An executor's own thread died.
     Died,
+    /// An index in memory says something beyond what was planned: memory was overwritten from outside.
+    Index,
 }
 
 impl FaultKind {
@@ -31,6 +33,7 @@ impl FaultKind {
             FaultKind::FifoFull => "fifo-full",
             FaultKind::Aborted => "aborted",
             FaultKind::Died => "died",
+            FaultKind::Index => "index",
         }
     }
 }

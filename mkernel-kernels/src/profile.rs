@@ -53,7 +53,7 @@ impl Profile {
         nic: 5e9,
         hop: 20e-6,
         ticket: 0.2e-6,
-        tile_m: 128,
-        tile_n: 128,
+        tile_m: 256,
+        tile_n: 256,
     };
 }

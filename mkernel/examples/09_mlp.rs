@@ -33,7 +33,7 @@ fn main() -> Result<(), mkernel::Error> {
             down_instance.write(&a, part);
         }
         let report = down_instance.launch()?;
-        let y = down_instance.gather();
+        let y = down_instance.gather()?;
 
         // The check wants A as one global tensor.
         let mut a = layer.get("c").expect("ag-gemm gives c").clone();

@@ -5,9 +5,10 @@
 use mkernel::check::{Extent, Failure, check};
 use mkernel::tensor::TensorError;
 use mkernel::{
-    AgGemm, DType, Error, Fill, MoeDispatchGemm, MoeFfn, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor,
-    Tensors, World, inputs,
+    AgGemm, AllReduce, DType, Error, Fill, GemmAr, GemmRs, MoeDispatchGemm, MoeFfn, Options, Partial, Rank, RoleCtas,
+    RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
 };
+use mkernel_core::Placement;
 
 fn problem(m: u64, n: u64, k: u64) -> AgGemm {
     AgGemm { m, n, k, dtype: DType::Bf16 }
@@ -91,7 +92,7 @@ fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
         }
     }
     instance.launch().unwrap();
-    assert_eq!(instance.gather(), wanted);
+    assert_eq!(instance.gather().unwrap(), wanted);
     let c = instance.placements(Rank(0)).find(|p| p.tensor == "c").unwrap();
     assert_eq!(instance.read(c)[..2], wanted.get("c").unwrap().bytes()[..2]);
 }
@@ -121,6 +122,63 @@ fn a_sample_takes_an_element_of_every_tile_and_finds_a_wrong_one() {
             assert!(matches!(failure, Failure::Element { .. }), "seed {seed}: {failure}");
         }
     }
+}
+
+#[test]
+fn a_replica_that_differs_in_one_bit_is_found_on_whichever_rank_it_is() {
+    let problem =
+        GemmAr { m: 5, n: 7, k: 6, dtype: DType::F32, partial: Partial::default(), all_reduce: AllReduce::Auto };
+    for rank in 0..3 {
+        let mut session = session(&[2, 1]);
+        let given = inputs(&problem, Fill::Real, 3, 0).unwrap();
+        let instance = session.operator(problem).unwrap();
+        let (wanted, _) = instance.run(&given).unwrap();
+        let c = *instance.placements(Rank(rank)).find(|p| p.tensor == "c").unwrap();
+        let mut bytes = instance.read(&c);
+        assert_eq!(bytes, wanted.get("c").unwrap().bytes(), "every rank has all of C");
+        bytes[(2 * 7 + 3) * 4] ^= 1;
+        instance.write(&c, &bytes);
+        let failure = instance.gather().unwrap_err();
+        // Which of two ranks is wrong, nobody can say: named is the second.
+        let second = rank.max(1);
+        let is_named = matches!(failure, Failure::Replica { tensor: "c", row: 2, column: 3, rank } if rank == second);
+        assert!(is_named, "rank {rank}: {failure}");
+        bytes[(2 * 7 + 3) * 4] ^= 1;
+        instance.write(&c, &bytes);
+        assert_eq!(instance.gather().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn an_infinity_that_meets_a_partial_beyond_its_range_may_be_no_number_and_any_other_may_not() {
+    let f16 = |shape: [u64; 2], values: &[f32]| Tensor::from_f32(shape.to_vec(), DType::F16, values).unwrap();
+    // Rank 0 adds an infinity, rank 1 minus 2^30: as a partial in f16 that is minus infinity.
+    let given = Tensors::from([("a", f16([1, 2], &[f32::INFINITY, 32768.0])), ("b", f16([2, 1], &[1.0, -32768.0]))]);
+    let none = Tensors::from([("c", f16([1, 1], &[f32::NAN]))]);
+    for (partial, is_infinite) in [(Partial::Narrow, false), (Partial::F32, true)] {
+        let problem = GemmRs { m: 1, n: 1, k: 2, dtype: DType::F16, partial };
+        let (found, _) = session(&[1, 1]).operator(problem).unwrap().run(&given).unwrap();
+        assert_eq!(found.get("c").unwrap().to_f32()[0] == f32::INFINITY, is_infinite);
+        let verdict = |outputs| check(&problem, &given, outputs, Extent::All, &[], 0);
+        assert!(verdict(&found).is_ok());
+        assert_eq!(verdict(&none).is_ok(), !is_infinite);
+    }
+}
+
+#[test]
+fn a_row_said_to_be_where_no_row_is_is_an_error() {
+    let problem = MoeDispatchGemm { tokens: 4, hidden: 3, inner: 2, experts: 3, topk: 2, dtype: DType::F32 };
+    let mut session = session(&[2]);
+    let given = inputs(&problem, Fill::Real, 3, 0).unwrap();
+    let instance = session.operator(problem).unwrap();
+    instance.run(&given).unwrap();
+    let routed = instance.programs().programs()[1].routed[0];
+    let places = Placement { tensor: "y", span: routed.rows, row: 0, column: 0 };
+    let mut bytes = instance.read(&places);
+    bytes[5 * 4..6 * 4].copy_from_slice(&routed.span.rows.to_le_bytes());
+    instance.write(&places, &bytes);
+    let failure = instance.gather().unwrap_err();
+    assert!(matches!(failure, Failure::Place { tensor: "y", row: 5, rank: 1, .. }), "{failure}");
 }
 
 #[test]

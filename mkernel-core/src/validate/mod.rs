@@ -12,6 +12,8 @@
 //!   from that between the first ones, since edges repeat.
 //! - **cells**: a contribution for the next epoch comes after every wait and every put of this one, so a full count means
 //!   what it says and no cell ever falls.
+//! - **forms**: what is read as an index, as a count or as the rows of a tile is written there in that form, so numbers in
+//!   memory stay within their planned bounds; a wait that data may pick orders the part for which it stands.
 //! - **bytes**: what crosses the NIC is what the operator's formula says.
 //!
 //! It never calls a planner and looks at no tensor: programs written by hand are judged alike.
@@ -21,8 +23,10 @@
 
 mod cells;
 mod claims;
+mod forms;
 mod graph;
 mod memory;
+mod picks;
 mod progress;
 mod reuse;
 mod routed;
@@ -136,5 +140,6 @@ fn prove(mut programs: Vec<Program>, rank: Option<Rank>) -> Result<Verified, Vio
     progress::check(&programs, &contributions)?;
     let graph = graph::Graph::new(&programs, &contributions, only)?;
     memory::check(&graph)?;
+    forms::check(&programs, only)?;
     Ok(Verified { programs, scope: if rank.is_none() { Scope::World } else { Scope::Rank } })
 }

@@ -119,6 +119,10 @@ fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) ->
 fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
     let (segments, writes) = (program.segments(i), program.writes(i));
     let no_reads = segments.iter().all(|s| program.reads(s).is_empty());
+    let has_axis = matches!(i.op, Op::Attention { .. } | Op::Route { .. } | Op::Merge { .. });
+    if !has_axis && segments.iter().any(|s| s.position != 0) {
+        return Err(Malformed::Position);
+    }
     match i.op {
         Op::Release => {
             let own = writes.iter().all(|s| s.rank == program.rank);

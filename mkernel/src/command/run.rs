@@ -243,7 +243,7 @@ impl Epochs<'_> {
         progress.say("running");
         instance.scatter(tensors)?;
         let report = instance.launch()?;
-        let outputs = if self.is_first { instance.gather() } else { Tensors::new() };
+        let outputs = if self.is_first { instance.gather()? } else { Tensors::new() };
         check_bytes(&report)?;
         self.trace.add(instance.programs().programs(), &report.trace, report.time_us);
         self.summary.add(&report);
