@@ -1,11 +1,13 @@
 //! The text of the device code, and what it is specialised to. Needs no CUDA.
 
 use crate::encode::Image;
-use crate::encode::layout::{self, Element};
+use crate::encode::layout::{self, Element, KernelShape};
+use crate::encode::tiles::Engine;
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 20] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
+    ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
     ("claim.cuh", include_str!("device/claim.cuh")),
     ("signal.cuh", include_str!("device/signal.cuh")),
@@ -17,6 +19,13 @@ const FILES: [(&str, &str); 12] = [
     ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
     ("gemm.cuh", include_str!("device/gemm.cuh")),
     ("reduce.cuh", include_str!("device/reduce.cuh")),
+    ("worker.cuh", include_str!("device/worker.cuh")),
+    ("mbarrier.cuh", include_str!("device/mbarrier.cuh")),
+    ("tma.cuh", include_str!("device/tma.cuh")),
+    ("wgmma.cuh", include_str!("device/wgmma.cuh")),
+    ("gemm_hopper.cuh", include_str!("device/gemm_hopper.cuh")),
+    ("gemm_hopper_epilogue.cuh", include_str!("device/gemm_hopper_epilogue.cuh")),
+    ("pipeline.cuh", include_str!("device/pipeline.cuh")),
 ];
 
 /// The kernel, after everything else.
@@ -35,13 +44,25 @@ pub struct Specialisation {
     pub capability: u32,
     /// Element types of products; engines for others are left out.
     pub products: Vec<Element>,
+    /// The Hopper engine, if products go through it: the kernel is then the pipelined one.
+    pub engine: Option<Engine>,
 }
 
 impl Specialisation {
     /// What a launch of `images` on a GPU of this compute capability needs.
-    pub fn of(images: &[Image], capability: u32) -> Specialisation {
+    pub fn of(images: &[Image], capability: u32, engine: Option<Engine>) -> Specialisation {
         let used = |e: &Element| images.iter().any(|image| image.multiplies(*e));
-        Specialisation { capability, products: ELEMENTS.into_iter().filter(used).collect() }
+        Specialisation { capability, products: ELEMENTS.into_iter().filter(used).collect(), engine }
+    }
+
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        KernelShape::THREADS + if self.engine.is_some() { KernelShape::SERVICE_THREADS } else { 0 }
+    }
+
+    /// Dynamic shared memory of a CTA in bytes.
+    pub fn shared_bytes(&self) -> u32 {
+        self.engine.map_or(KernelShape::SHARED_BYTES, |engine| engine.shared_bytes())
     }
 
     /// The compiler's options. Architectures from 90 on are compiled with their own features (`sm_90a`).
@@ -49,6 +70,21 @@ impl Specialisation {
         let own = if self.capability >= 90 { "a" } else { "" };
         let mut options = vec![format!("--gpu-architecture=sm_{}{own}", self.capability), "--std=c++17".to_owned()];
         options.extend(self.products.iter().map(|e| format!("-DMK_GEMM_{}", macro_name(*e))));
+        if let Some(engine) = self.engine {
+            let (stages, boxes) = engine.stages();
+            options.extend([
+                format!("-DMK_TILE_N={}", engine.columns),
+                format!("-DMK_STAGES={stages}"),
+                format!("-DMK_BOXES={boxes}"),
+                format!("-DMK_SHARED_BYTES={}", engine.shared_bytes()),
+            ]);
+            let switches = [
+                (engine.input == Element::F16, "-DMK_F16"),
+                (engine.writes_input, "-DMK_TILE_HALF"),
+                (engine.writes_f32, "-DMK_TILE_F32"),
+            ];
+            options.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()));
+        }
         options
     }
 }

@@ -7,6 +7,7 @@
 use mkernel_kernels::cuda::nvrtc::{Compiled, Nvrtc};
 use mkernel_kernels::device::{self, PREPARE, RUN, Specialisation};
 use mkernel_kernels::encode::layout::Element;
+use mkernel_kernels::encode::tiles::Engine;
 
 fn nvrtc() -> Nvrtc {
     Nvrtc::find().unwrap_or_else(|error| panic!("{error}"))
@@ -28,7 +29,7 @@ fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings
     let nvrtc = nvrtc();
     for capability in [80, 90, 100] {
         for products in [vec![], vec![Element::Bf16], vec![Element::F16], vec![Element::F32]] {
-            let specialisation = Specialisation { capability, products };
+            let specialisation = Specialisation { capability, products, engine: None };
             let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
             assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
             assert!(contains(&cubin, PREPARE) && contains(&cubin, RUN), "{specialisation:?}");
@@ -42,9 +43,33 @@ fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings
 
 #[test]
 #[ignore = "needs NVRTC"]
+fn the_pipelined_kernel_compiles_for_every_engine_without_spills_or_warnings() {
+    let nvrtc = nvrtc();
+    for columns in [128, 256] {
+        for (input, writes_input, writes_f32) in
+            [(Element::Bf16, true, false), (Element::Bf16, false, true), (Element::F16, true, true)]
+        {
+            for products in [vec![], vec![input]] {
+                let engine = Some(Engine { input, columns, writes_input, writes_f32 });
+                let specialisation = Specialisation { capability: 90, products, engine };
+                let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
+                assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
+                // Where both engines are compiled in, the portable one has the rare tile that the other cannot do.
+                let is_alone = specialisation.products.is_empty();
+                let spills = log.lines().filter(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
+                assert!(!is_alone || spills.count() == 0, "{specialisation:?}: {log}");
+                assert!(!log.contains("warning"), "{specialisation:?}: {log}");
+                println!("{specialisation:?}: {log}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
 fn a_mistake_in_the_device_code_is_reported_with_its_file_and_line() {
     let nvrtc = nvrtc();
-    let specialisation = Specialisation { capability: 90, products: vec![Element::Bf16] };
+    let specialisation = Specialisation { capability: 90, products: vec![Element::Bf16], engine: None };
     let source = device::source().replace("while (lane != KernelShape::NO_LANE)", "while (lane != NO_SUCH_NAME)");
     let error = nvrtc.compile(&source, &specialisation.options()).unwrap_err();
     let text = error.to_string();

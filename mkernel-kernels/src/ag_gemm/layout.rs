@@ -145,7 +145,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The rank that owns row `row`.
-    fn owner(&self, row: u64) -> Rank {
+    pub(super) fn owner(&self, row: u64) -> Rank {
         let size = u64::from(self.world.size());
         let (floor, longer) = (self.problem.m / size, self.problem.m % size);
         let long_rows = longer * (floor + 1);

@@ -7,6 +7,7 @@ use mkernel_core::abi::AbiType;
 
 use super::error::CudaError;
 use super::memory::{Buffer, read_entries};
+use super::tensor_map;
 use crate::encode::Image;
 use crate::encode::layout::{HomeEntry, LaneTotals, RankEntry};
 
@@ -44,6 +45,9 @@ impl Loaded {
                 waits: pools.keep(&image.waits)?,
                 spans: pools.keep(&image.spans)?,
                 signals: pools.keep(&image.signals)?,
+                tiles: pools.keep_any(&image.tiles.tiles)?,
+                boxes: pools.keep_any(&image.tiles.boxes)?,
+                maps: pools.keep(&tensor_map::encode_all(context, &image.tiles.maps)?)?,
                 claims: pools.keep(&vec![0u32; lanes])?,
                 totals: counted.address(),
                 fifo_head: pools.keep(&[0u64])?,
@@ -101,6 +105,11 @@ struct Pools<'a> {
 }
 
 impl Pools<'_> {
+    /// As `keep`; 0 for no items.
+    fn keep_any<T: AbiType>(&mut self, items: &[T]) -> Result<u64, CudaError> {
+        if items.is_empty() { Ok(0) } else { self.keep(items) }
+    }
+
     fn keep<T: AbiType>(&mut self, items: &[T]) -> Result<u64, CudaError> {
         let buffer = Buffer::of(self.context, items)?;
         let address = buffer.address();

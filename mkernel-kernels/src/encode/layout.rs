@@ -21,6 +21,8 @@ abi_enum! {
         Gemm = 3,
         /// A sum of sources.
         Reduce = 4,
+        /// One tile of a matrix product, by the Hopper engine.
+        Tile = 15,
     }
 }
 
@@ -59,12 +61,18 @@ abi_enum! {
 }
 
 abi_const! {
-    /// The shape of the portable kernel.
+    /// The shape of the kernel.
     pub struct KernelShape {
-        /// Threads of a CTA.
+        /// Threads of a CTA that do an instruction together.
         THREADS = 256,
-        /// Dynamic shared memory of a CTA in bytes.
+        /// Bytes of shared memory that they take as scratch: all that the portable kernel has.
         SHARED_BYTES = 107520,
+        /// Threads that claim, load and store beside them in the pipelined kernel.
+        SERVICE_THREADS = 128,
+        /// Instructions that a CTA of the pipelined kernel has under way.
+        SLOTS = 3,
+        /// Bytes of shared memory behind the engine's, for what is under way.
+        CONTROL_BYTES = 1024,
         /// `LaneEntry::next` of a lane whose CTAs are done when it is drained.
         NO_LANE = u32::MAX,
     }
@@ -109,6 +117,60 @@ abi_struct! {
         pub signals: u32,
         /// Signals raised.
         pub signal_count: u32,
+    }
+}
+
+abi_struct! {
+    /// The tile of an instruction whose op is `OpCode::Tile`; coordinates count elements of the tensor maps.
+    pub struct TileEntry: size 72 {
+        /// Address of the first byte that the map of C covers.
+        pub out: u64,
+        /// Its row pitch in bytes.
+        pub pitch: u64,
+        /// Index of the map of C.
+        pub c_map: u32,
+        /// First row in C.
+        pub row: u32,
+        /// First column in C.
+        pub column: u32,
+        /// Rows that are written.
+        pub rows: u32,
+        /// One past the last column that is written, from the first of the map.
+        pub columns: u32,
+        /// Blocks of 64 of K, over all segments.
+        pub blocks: u32,
+        /// The first segment's first wait.
+        pub waits: u32,
+        /// Its waits.
+        pub wait_count: u32,
+        /// Its `BoxEntry`, so that it is there with the claim: `a_map`,
+        pub a_map: u32,
+        /// `b_map`,
+        pub b_map: u32,
+        /// `a_row`,
+        pub a_row: u32,
+        /// `b_column`,
+        pub b_column: u32,
+        /// `blocks`.
+        pub first_blocks: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+abi_struct! {
+    /// The operands of a segment of a tile. Its K starts and ends with both maps.
+    pub struct BoxEntry: size 20 {
+        /// Index of the map of A.
+        pub a_map: u32,
+        /// Index of the map of B.
+        pub b_map: u32,
+        /// First row in A.
+        pub a_row: u32,
+        /// First column in B.
+        pub b_column: u32,
+        /// Blocks of 64 of K, at least one.
+        pub blocks: u32,
     }
 }
 
@@ -184,7 +246,7 @@ abi_struct! {
 
 abi_struct! {
     /// A rank's program and state by address.
-    pub struct RankEntry: size 96 {
+    pub struct RankEntry: size 120 {
         /// `LaneEntry`s.
         pub lanes: u64,
         /// `InstructionEntry`s.
@@ -197,6 +259,12 @@ abi_struct! {
         pub spans: u64,
         /// `SignalEntry`s.
         pub signals: u64,
+        /// `TileEntry`s, one per instruction, or 0 if there are no tiles.
+        pub tiles: u64,
+        /// `BoxEntry`s, one per segment, or 0 if there are no tiles.
+        pub boxes: u64,
+        /// Tensor maps.
+        pub maps: u64,
         /// One u32 per lane: instructions claimed in this launch.
         pub claims: u64,
         /// `LaneTotals`, one per lane.
@@ -278,7 +346,7 @@ abi_struct! {
 
 /// The C++ text of every layout here and of those of the core that the device uses, for namespace `mk`.
 pub fn text() -> String {
-    let items: [fn() -> String; 18] = [
+    let items: [fn() -> String; 20] = [
         TicketBits::cpp,
         FifoHeader::cpp,
         OpCode::cpp,
@@ -288,6 +356,8 @@ pub fn text() -> String {
         KernelShape::cpp,
         LaneEntry::cpp,
         InstructionEntry::cpp,
+        TileEntry::cpp,
+        BoxEntry::cpp,
         SegmentEntry::cpp,
         WaitEntry::cpp,
         SpanEntry::cpp,

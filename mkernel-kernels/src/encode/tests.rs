@@ -39,7 +39,7 @@ fn cell_of(address: u64) -> (Rank, CellId) {
 fn every_field_of_every_instruction_reads_back_as_planned() {
     for world in [World::uniform(1, 1), World::uniform(2, 2), World::new(&[3, 1])].map(Result::unwrap) {
         for program in programs(&world) {
-            let image = encode(&program, &addresses(&world)).unwrap();
+            let image = encode(&program, &addresses(&world), None).unwrap();
             assert_eq!(image.instructions.len(), program.instructions().count());
             for (lane, index, planned) in program.instructions() {
                 let entry = image.lanes[usize::from(lane.0)];
@@ -76,7 +76,7 @@ fn every_field_of_every_instruction_reads_back_as_planned() {
 fn a_lane_goes_on_with_the_lane_that_was_planned() {
     let world = World::uniform(2, 2).unwrap();
     for program in programs(&world) {
-        let image = encode(&program, &addresses(&world)).unwrap();
+        let image = encode(&program, &addresses(&world), None).unwrap();
         for (entry, lane) in image.lanes.iter().zip(&program.lanes) {
             let next = (entry.next != KernelShape::NO_LANE).then_some(LaneId(entry.next as u16));
             assert_eq!((next, role_of(entry)), (lane.next, Some(lane.role)));
@@ -89,7 +89,7 @@ fn only_edges_between_ctas_of_one_rank_have_the_scope_of_the_gpu() {
     let world = World::uniform(2, 2).unwrap();
     let programs = programs(&world);
     for program in &programs {
-        let image = encode(program, &addresses(&world)).unwrap();
+        let image = encode(program, &addresses(&world), None).unwrap();
         for signal in &image.signals {
             let near = cell_of(signal.address).0 == program.rank;
             assert_eq!(signal.scope == EdgeScope::Gpu as u32, near);
@@ -115,7 +115,7 @@ fn memory_that_is_not_mapped_is_refused() {
     let program = programs(&world).remove(0);
     let mut table = Addresses::new(2);
     table.set(Rank(0), RankAddresses { regions: vec![0; 3], cells: 0 });
-    assert_eq!(encode(&program, &table), Err(EncodeError::Unmapped { program: Rank(0), rank: Rank(1) }));
+    assert_eq!(encode(&program, &table, None), Err(EncodeError::Unmapped { program: Rank(0), rank: Rank(1) }));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_product_whose_sides_do_not_fit_is_refused() {
     let world = World::uniform(1, 1).unwrap();
     let mut program = programs(&world).remove(0);
     program.spans[1].rows -= 1;
-    assert!(matches!(encode(&program, &addresses(&world)), Err(EncodeError::Spans { op: "gemm", .. })));
+    assert!(matches!(encode(&program, &addresses(&world), None), Err(EncodeError::Spans { op: "gemm", .. })));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_put_of_counted_rows_says_where_the_count_is() {
     let mut program = programs(&world).remove(0);
     let count = Span::flat(Rank(0), mkernel_core::RegionId(2), 16, 8);
     program.puts[0].count = Some(count);
-    let image = encode(&program, &addresses(&world)).unwrap();
+    let image = encode(&program, &addresses(&world), None).unwrap();
     let rows: Vec<_> =
         image.instructions.iter().filter(|i| i.op == OpCode::Put as u32).map(|i| (i.put, i.rows)).collect();
     assert!(rows.len() > 1);
