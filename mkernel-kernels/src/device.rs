@@ -31,9 +31,6 @@ const FILES: [(&str, &str); 20] = [
 /// The kernel, after everything else.
 const KERNEL: (&str, &str) = ("kernel.cuh", include_str!("device/kernel.cuh"));
 
-/// The name of the kernel that runs before every launch.
-pub const PREPARE: &str = "mkernel_prepare";
-
 /// The name of the persistent kernel.
 pub const RUN: &str = "mkernel_run";
 

@@ -142,7 +142,7 @@ impl<T: Transport> CudaExecutor<T> {
 
     fn finish(&mut self, ended: Result<Duration, Fault>) -> Result<Run, Fault> {
         let failed = |_: CudaError| Fault::new(FaultKind::Died, Rank(0));
-        let parts = self.parts.as_ref().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
+        let parts = self.parts.as_mut().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
         match (outcome::fault(&parts.record, &self.verified), ended) {
             // Whoever raised the abort word knows more than those who saw it.
             (Some(fault), Err(host)) if fault.kind == FaultKind::Aborted => Err(host),

@@ -7,16 +7,15 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 use super::error::{Asked, CudaError};
 use crate::device::{self, Specialisation};
-use crate::encode::layout::{KernelShape, LaunchEntry};
+use crate::encode::layout::LaunchEntry;
 
-/// The kernels of one specialisation, loaded on one GPU.
+/// The kernel of one specialisation, loaded on one GPU.
 ///
 /// Loaded as a whole: nothing is left to be loaded while a persistent kernel lives.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<CudaContext>,
     raw: sys::CUmodule,
-    prepare: sys::CUfunction,
     run: sys::CUfunction,
     threads: u32,
     shared_bytes: u32,
@@ -41,18 +40,14 @@ impl Module {
         let mut module = Module {
             context: context.clone(),
             raw,
-            prepare: std::ptr::null_mut(),
             run: std::ptr::null_mut(),
             threads: specialisation.threads(),
             shared_bytes: specialisation.shared_bytes(),
         };
-        module.prepare = module.function(device::PREPARE)?;
         module.run = module.function(device::RUN)?;
         let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        for function in [module.prepare, module.run] {
-            // SAFETY: a function of a module that is loaded.
-            unsafe { sys::cuFuncLoad(function) }.result().asked("load the kernel's code")?;
-        }
+        // SAFETY: a function of a module that is loaded.
+        unsafe { sys::cuFuncLoad(module.run) }.result().asked("load the kernel's code")?;
         // SAFETY: a function of a module that is loaded.
         unsafe { result::function::set_function_attribute(module.run, shared, module.shared_bytes as i32) }
             .asked("reserve shared memory")?;
@@ -76,8 +71,7 @@ impl Module {
         Ok(())
     }
 
-    /// Enqueues one launch: the epoch moves on, then the persistent kernel runs. The launch is cooperative: the driver
-    /// starts all CTAs or none.
+    /// Enqueues one launch. It is cooperative: the driver starts all CTAs or none.
     ///
     /// # Errors
     /// The driver's.
@@ -89,11 +83,9 @@ impl Module {
         let mut entry = *entry;
         let mut parameters = [std::ptr::from_mut(&mut entry).cast::<c_void>()];
         let stream = stream.cu_stream();
-        // SAFETY: both kernels take one `LaunchEntry`, which the driver copies before it returns; the caller vouches for
+        // SAFETY: the kernel takes one `LaunchEntry`, which the driver copies before it returns; the caller vouches for
         // the addresses in it.
         unsafe {
-            result::launch_kernel(self.prepare, (1, 1, 1), (KernelShape::THREADS, 1, 1), 0, stream, &mut parameters)
-                .asked("prepare")?;
             let (grid, threads, shared) = ((ctas, 1, 1), (self.threads, 1, 1), self.shared_bytes);
             result::launch_cooperative_kernel(self.run, grid, threads, shared, stream, &mut parameters).asked("launch")
         }

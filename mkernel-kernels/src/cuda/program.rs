@@ -18,6 +18,29 @@ pub(super) struct Ring {
     pub(super) shift: u32,
 }
 
+/// What the lanes of a rank did: counters that only rise, and where they were.
+#[derive(Debug)]
+struct Counted {
+    buffer: Buffer,
+    before: Vec<LaneTotals>,
+}
+
+const NOTHING: LaneTotals = LaneTotals { tasks: 0, busy_ns: 0, wait_ns: 0 };
+
+impl Counted {
+    fn since(&mut self) -> Result<Vec<LaneTotals>, CudaError> {
+        let now: Vec<LaneTotals> = read_entries(&self.buffer, self.before.len())?;
+        let passed = |(now, before): (&LaneTotals, &LaneTotals)| LaneTotals {
+            tasks: now.tasks.wrapping_sub(before.tasks),
+            busy_ns: now.busy_ns.wrapping_sub(before.busy_ns),
+            wait_ns: now.wait_ns.wrapping_sub(before.wait_ns),
+        };
+        let since = now.iter().zip(&self.before).map(passed).collect();
+        self.before = now;
+        Ok(since)
+    }
+}
+
 /// The launch's tables on the device.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -25,7 +48,7 @@ pub(super) struct Loaded {
     pub(super) homes: Buffer,
     /// Home CTAs by rank and lane.
     pub(super) ctas: Vec<Vec<u32>>,
-    totals: Vec<(Buffer, usize)>,
+    totals: Vec<Counted>,
     /// Pools, claims and heads that `ranks` leads to.
     _pools: Vec<Buffer>,
 }
@@ -48,7 +71,7 @@ impl Loaded {
                 tiles: pools.keep_any(&image.tiles.tiles)?,
                 boxes: pools.keep_any(&image.tiles.boxes)?,
                 maps: pools.keep(&tensor_map::encode_all(context, &image.tiles.maps)?)?,
-                claims: pools.keep(&vec![0u32; lanes])?,
+                claims: pools.keep(&vec![0u32; 2 * lanes])?,
                 totals: counted.address(),
                 fifo_head: pools.keep(&[0u64])?,
                 fifo: ring.address,
@@ -57,7 +80,7 @@ impl Loaded {
                 lane_count: lanes as u32,
                 reserved: 0,
             });
-            totals.push((counted, lanes));
+            totals.push(Counted { buffer: counted, before: vec![NOTHING; lanes] });
         }
         let ctas: Vec<Vec<u32>> = images.iter().map(|i| i.ctas.clone()).collect();
         let ranks = Buffer::of(context, &entries)?;
@@ -82,9 +105,9 @@ impl Loaded {
         self.totals.len() as u32
     }
 
-    /// What the lanes of each rank did in the last launch.
-    pub(super) fn totals(&self) -> Result<Vec<Vec<LaneTotals>>, CudaError> {
-        self.totals.iter().map(|(buffer, lanes)| read_entries(buffer, *lanes)).collect()
+    /// What the lanes of each rank did since this was asked last.
+    pub(super) fn totals(&mut self) -> Result<Vec<Vec<LaneTotals>>, CudaError> {
+        self.totals.iter_mut().map(Counted::since).collect()
     }
 }
 

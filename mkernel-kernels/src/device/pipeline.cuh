@@ -143,13 +143,14 @@ __device__ __forceinline__ void take(Entry& to, const Entry* from, u32 lane) {
 
 /// Warp 3: claims instructions and fills slots until the lanes are drained or the launch unwinds.
 __device__ __forceinline__ void claim(const Cta& cta, Place place, u32 lane) {
+    u32* claims = claims_of(cta.rank, cta.epoch);
     Ring<kSlots> ring;
     bool is_complete = true;  // nothing claimed is under way
     Ring<kSlots> last;
     for (;;) {
         LaneEntry entry = at<const LaneEntry>(cta.rank.lanes)[place.lane];
         u32 index = 0;
-        if (lane == 0) index = take_number(at<u32>(cta.rank.claims) + place.lane);
+        if (lane == 0) index = take_number(claims + place.lane);
         index = __shfl_sync(~0u, index, 0);
         if (index >= entry.count) {
             if (!is_complete) barrier::wait(cta.freed(last.slot), last.parity);
@@ -283,13 +284,12 @@ __device__ __forceinline__ void perform(const Cta& cta, GemmShared<Half> shared,
 }
 
 /// Takes the CTA from its home lane to the end of the launch.
-__device__ __forceinline__ void run(const LaunchEntry& launch, char* memory) {
+__device__ __forceinline__ void run(const LaunchEntry& launch, u64 epoch, char* memory) {
     const GemmShared<Half> shared{shared_address(memory)};
     Control& control = *reinterpret_cast<Control*>(memory + kControl);
     const HomeEntry home = at<const HomeEntry>(launch.homes)[blockIdx.x];
     const Cta cta{launch, at<const RankEntry>(launch.ranks)[home.rank], control,
-                  {at<const u32>(launch.abort), at<const u64>(launch.progress), launch.deadline_ns},
-                  *at<const u64>(launch.epoch)};
+                  {at<const u32>(launch.abort), at<const u64>(launch.progress), launch.deadline_ns}, epoch};
     if (threadIdx.x == 0) {
         shared.init();
         for (unsigned slot = 0; slot < kSlots; ++slot) {

@@ -233,7 +233,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the CTAs of a lane did in one launch.
+    /// What the CTAs of a lane did in all launches.
     pub struct LaneTotals: size 24 {
         /// Instructions retired.
         pub tasks: u64,
@@ -265,7 +265,7 @@ abi_struct! {
         pub boxes: u64,
         /// Tensor maps.
         pub maps: u64,
-        /// One u32 per lane: instructions claimed in this launch.
+        /// Two sets of one u32 per lane: instructions claimed in launches of even and of odd epochs.
         pub claims: u64,
         /// `LaneTotals`, one per lane.
         pub totals: u64,
@@ -320,12 +320,12 @@ abi_struct! {
 
 abi_struct! {
     /// The kernel's parameter.
-    pub struct LaunchEntry: size 72 {
+    pub struct LaunchEntry: size 80 {
         /// `RankEntry`s.
         pub ranks: u64,
         /// One `HomeEntry` per CTA.
         pub homes: u64,
-        /// The u64 epoch of the launch; `mkernel_prepare` moves it on.
+        /// The u64 epoch of the launch; the last CTA to leave moves it on.
         pub epoch: u64,
         /// The `FaultRecord`, in host memory.
         pub fault: u64,
@@ -333,6 +333,8 @@ abi_struct! {
         pub fault_claim: u64,
         /// A u32 in host memory: not 0 once the launch is to unwind.
         pub abort: u64,
+        /// A u32 in device memory: CTAs that have left the launch.
+        pub exits: u64,
         /// A u64 in device memory that rises with every instruction that retires, on any CTA.
         pub progress: u64,
         /// Nanoseconds for which a wait may see no progress.

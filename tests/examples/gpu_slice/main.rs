@@ -1,5 +1,5 @@
 //! AG+GEMM on one GPU, as virtual ranks of one persistent kernel: exact against the host executor and the oracle, faults,
-//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [small|exact|tiles|epochs|sums|faults|times|products]`.
+//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [small|exact|tiles|epochs|sums|faults|times|products|fused]`.
 
 mod exact;
 mod faults;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let checks: [Check; 8] = [
+    let checks: [Check; 9] = [
         ("small", exact::small_world),
         ("exact", exact::every_world_and_shape),
         ("tiles", exact::every_world_with_tiles),
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         ("faults", faults::every_fault_is_typed_and_the_gpu_survives),
         ("times", times::report),
         ("products", times::products),
+        ("fused", times::fused),
     ];
     let mut failed = false;
     for (name, check) in checks {
