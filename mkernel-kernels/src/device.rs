@@ -5,7 +5,7 @@ use crate::encode::layout::{self, Element, KernelShape};
 use crate::encode::tiles::Engine;
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 20] = [
+const FILES: [(&str, &str); 22] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
     ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
@@ -19,9 +19,11 @@ const FILES: [(&str, &str); 20] = [
     ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
     ("gemm.cuh", include_str!("device/gemm.cuh")),
     ("reduce.cuh", include_str!("device/reduce.cuh")),
-    ("worker.cuh", include_str!("device/worker.cuh")),
     ("mbarrier.cuh", include_str!("device/mbarrier.cuh")),
     ("tma.cuh", include_str!("device/tma.cuh")),
+    ("bulk.cuh", include_str!("device/bulk.cuh")),
+    ("reduce_bulk.cuh", include_str!("device/reduce_bulk.cuh")),
+    ("worker.cuh", include_str!("device/worker.cuh")),
     ("wgmma.cuh", include_str!("device/wgmma.cuh")),
     ("gemm_hopper.cuh", include_str!("device/gemm_hopper.cuh")),
     ("gemm_hopper_epilogue.cuh", include_str!("device/gemm_hopper_epilogue.cuh")),

@@ -43,7 +43,7 @@ fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings
 
 #[test]
 #[ignore = "needs NVRTC"]
-fn the_pipelined_kernel_compiles_for_every_engine_without_spills_or_warnings() {
+fn the_pipelined_kernel_compiles_for_every_engine_without_warnings_or_products_in_turn() {
     let nvrtc = nvrtc();
     for columns in [128, 256] {
         for (input, writes_input, writes_f32) in
@@ -54,10 +54,8 @@ fn the_pipelined_kernel_compiles_for_every_engine_without_spills_or_warnings() {
                 let specialisation = Specialisation { capability: 90, products, engine };
                 let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
                 assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
-                // Where both engines are compiled in, the portable one has the rare tile that the other cannot do.
-                let is_alone = specialisation.products.is_empty();
-                let spills = log.lines().filter(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
-                assert!(!is_alone || spills.count() == 0, "{specialisation:?}: {log}");
+                // The performance note C7510: products that wait for each other.
+                assert!(!log.contains("C7510"), "{specialisation:?}: {log}");
                 assert!(!log.contains("warning"), "{specialisation:?}: {log}");
                 println!("{specialisation:?}: {log}");
             }

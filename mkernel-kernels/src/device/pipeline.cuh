@@ -33,6 +33,7 @@ struct Slot {
 struct Control {
     u64 filled[kSlots], freed[kSlots];
     Slot slots[kSlots];
+    u64 copied[Bulk::kPieces];  // of `Bulk`
     u32 is_failed;
 };
 static_assert(sizeof(Control) <= KernelShape::CONTROL_BYTES, "the control block fits");
@@ -43,7 +44,8 @@ using Shape = GemmShape<128, MK_TILE_N, MK_STAGES, MK_BOXES, 1, 1, 1, Out>;
 using Half = Shape<unsigned short>;
 constexpr unsigned kControl = (Half::kSharedBytes + 15) / 16 * 16;
 static_assert(kControl + KernelShape::CONTROL_BYTES == MK_SHARED_BYTES, "the host reserves what the engine takes");
-static_assert(Half::kOffsetStaging >= KernelShape::SHARED_BYTES, "other instructions use the stages as scratch");
+static_assert(Half::kOffsetStaging >= KernelShape::SHARED_BYTES && Half::kOffsetStaging >= Bulk::kPieces * Bulk::kPieceBytes,
+              "other instructions use the stages as scratch");
 
 /// What every thread of the CTA knows.
 struct Cta {
@@ -237,49 +239,89 @@ __device__ __forceinline__ void store(const Cta& cta, GemmShared<Half> shared, u
     }
 }
 
-/// The team: multiplies tiles, and does everything else as a whole.
-__device__ __forceinline__ void perform(const Cta& cta, GemmShared<Half> shared, char* scratch, Place place) {
-    const u32 part = team::thread() / 128, thread = team::thread() % 128;
+/// An instruction that is no tile, up to its signals. Not inlined: what it keeps in registers is not to push out the sums.
+__device__ __noinline__ bool act(Worker& worker, const InstructionEntry& instruction, char* scratch) {
+    return worker.act(instruction, scratch);
+}
+
+/// What the team keeps from slot to slot.
+struct Team {
     Walk walk;
     Half::Consumer consumer;
-    Worker worker{cta.launch, cta.rank, cta.watch, place, cta.epoch};
+    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+};
+
+/// The team multiplies the tiles of a lane from the slot at hand on, up to the first slot that holds none.
+///
+/// What it keeps is copied in and out, so that the sums share registers with no more than that. (A function of its own
+/// would be simpler, but the compiler makes each `wgmma` wait for the one before where a call is near.)
+__device__ __forceinline__ void multiply(const Cta& cta, Team& team, u32 lane) {
+    extern __shared__ __align__(1024) char memory[];
+    const GemmShared<Half> shared{shared_address(memory)};
+    asm volatile("" ::"l"(&team) : "memory");
+    Walk walk = team.walk;
+    Half::Consumer consumer = team.consumer;
+    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+    const u32 part = team::thread() / 128, thread = team::thread() % 128;
     for (;;) {
         const u64 asked = now_ns();
         const Slot& slot = walk.next(cta);
         const u64 start = now_ns();
-        worker.wait_ns += start - asked;
-        worker.busy_ns += start - asked;  // `leave` takes waits off
-        if (team::thread() == 0 && slot.place.lane != worker.place.lane) worker.leave(worker.place.lane);
-        if (is_end(slot)) return;
-        worker.place = slot.place;
-        if (is_tile(slot)) {
-            Source source{cta, &slot};
-            const GemmTile tile = tile_of(cta, slot);
+        wait_ns += start - asked;
+        if (!is_tile(slot) || slot.place.lane != lane) break;
+        Source source{cta, &slot};
+        const GemmTile tile = tile_of(cta, slot);
 #ifdef MK_TILE_F32
-            if (slot.instruction.output == static_cast<u32>(Element::F32)) {
-                gemm_consume<Shape<float>>(tile, source, GemmShared<Shape<float>>{shared.base}, consumer, part, thread);
-            }
+        if (slot.instruction.output == static_cast<u32>(Element::F32)) {
+            gemm_consume<Shape<float>>(tile, source, GemmShared<Shape<float>>{shared.base}, consumer, part, thread);
+        }
 #endif
 #ifdef MK_TILE_HALF
-            if (slot.instruction.output != static_cast<u32>(Element::F32)) {
-                gemm_consume<Half>(tile, source, shared, consumer, part, thread);
-            }
+        if (slot.instruction.output != static_cast<u32>(Element::F32)) {
+            gemm_consume<Half>(tile, source, shared, consumer, part, thread);
+        }
 #endif
+        busy_ns += now_ns() - start;
+        ++tasks;
+        walk.pass(cta, thread == 0);
+    }
+    team = {walk, consumer, tasks, busy_ns, wait_ns};
+    asm volatile("" ::"l"(&team) : "memory");
+}
+
+/// The team: multiplies tiles, and does everything else as a whole.
+__device__ __forceinline__ void perform(const Cta& cta, char* scratch, Place place) {
+    const u32 thread = team::thread() % 128;
+    Team team;
+    Worker worker{cta.launch, cta.rank, cta.watch, place, cta.epoch};
+    worker.bulk.barriers = cta.control.copied;
+    for (;;) {
+        multiply(cta, team, worker.place.lane);
+        const Slot& slot = team.walk.next(cta);
+        worker.tasks += team.tasks;
+        worker.busy_ns += team.busy_ns + team.wait_ns;  // `leave` takes waits off
+        worker.wait_ns += team.wait_ns;
+        if (slot.place.lane != worker.place.lane) {
+            if (team::thread() == 0) worker.leave(worker.place.lane);
+            if (is_end(slot)) return;
+            worker.place.lane = slot.place.lane;
+            continue;  // the same slot again
+        }
+        worker.place = slot.place;
+        mk::team::meet();  // both halves are done with the stages, which are scratch from here on
+        const u64 start = now_ns();
+        const InstructionEntry instruction = slot.instruction;
+        if (act(worker, instruction, scratch)) {
+            tma::fence_shared();
+            worker.signal(instruction);
+            if (team::thread() == 0) add_relaxed(at<u64>(cta.launch.progress), 1);
         } else {
-            team::meet();  // both halves are done with the stages, which are scratch from here on
-            const InstructionEntry instruction = slot.instruction;
-            if (worker.act(instruction, scratch)) {
-                tma::fence_shared();
-                worker.signal(instruction);
-                if (team::thread() == 0) add_relaxed(at<u64>(cta.launch.progress), 1);
-            } else {
-                cta.fail();
-                team::meet();
-            }
+            cta.fail();
+            team::meet();
         }
         worker.busy_ns += now_ns() - start;
         ++worker.tasks;
-        walk.pass(cta, thread == 0);
+        team.walk.pass(cta, thread == 0);
     }
 }
 
@@ -296,6 +338,7 @@ __device__ __forceinline__ void run(const LaunchEntry& launch, u64 epoch, char* 
             barrier::init(cta.filled(slot), 1);
             barrier::init(cta.freed(slot), kPasses);
         }
+        for (unsigned piece = 0; piece < Bulk::kPieces; ++piece) barrier::init(shared_address(control.copied + piece), 1);
         barrier::publish();
         control.is_failed = 0;
     }
@@ -308,7 +351,7 @@ __device__ __forceinline__ void run(const LaunchEntry& launch, u64 epoch, char* 
         if (warp == 3) claim(cta, {home.rank, home.lane, 0}, lane);
     } else {
         take_registers<224>();
-        perform(cta, shared, memory, {home.rank, home.lane, 0});
+        perform(cta, memory, {home.rank, home.lane, 0});
     }
 }
 

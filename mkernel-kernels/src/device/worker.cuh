@@ -1,10 +1,12 @@
 // A team at work: waits, does, signals. Rust twin: mkernel-sim/src/seeded/cta.rs.
 #pragma once
 
+#include "bulk.cuh"
 #include "copy.cuh"
 #include "fault.cuh"
 #include "gemm.cuh"
 #include "reduce.cuh"
+#include "reduce_bulk.cuh"
 #include "signal.cuh"
 #include "ticket.cuh"
 #include "wait.cuh"
@@ -32,6 +34,9 @@ struct Worker {
     u64 epoch;
     u64 fifo_tail = 0;
     u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+#ifdef MK_TILE_N
+    Bulk bulk;
+#endif
 
     /// The team waits for a segment: a thread a wait, then a barrier that joins all to what was acquired.
     __device__ __forceinline__ bool ready(const SegmentEntry& segment) {
@@ -55,13 +60,22 @@ struct Worker {
     }
 
     /// Segment by segment: waits, then copies each span read to the span written of the same index.
-    __device__ __forceinline__ bool copy(const InstructionEntry& instruction) {
+    __device__ __forceinline__ bool copy(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
         const SpanEntry* spans = at<const SpanEntry>(rank.spans);
         u32 write = instruction.writes;
         for (u32 s = 0; s < instruction.segment_count; ++s) {
             const SegmentEntry segment = at<const SegmentEntry>(rank.segments)[instruction.segments + s];
             if (!ready(segment)) return false;
-            for (u32 r = 0; r < segment.read_count; ++r, ++write) copy_span(spans[write], spans[segment.reads + r]);
+            for (u32 r = 0; r < segment.read_count; ++r, ++write) {
+                const SpanEntry to = spans[write], from = spans[segment.reads + r];
+#ifdef MK_TILE_N
+                if (Bulk::takes(to, from)) {
+                    bulk.copy(to, from, shared_address(shared));
+                    continue;
+                }
+#endif
+                copy_span(to, from);
+            }
         }
         return true;
     }
@@ -91,13 +105,22 @@ struct Worker {
         return true;
     }
 
+    /// Sums sources in segment order.
+    __device__ __forceinline__ bool sum(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
+        auto wait = [&](const SegmentEntry& s) { return ready(s); };
+#ifdef MK_TILE_N
+        if (streams(rank, instruction)) return reduce_stream(rank, instruction, bulk, shared, wait);
+#endif
+        return reduce(rank, instruction, wait);
+    }
+
     /// Does one instruction up to its signals; false if the launch unwinds.
     __device__ __forceinline__ bool act(const InstructionEntry& instruction, char* shared) {
         switch (static_cast<OpCode>(instruction.op)) {
-            case OpCode::Copy: return copy(instruction);
+            case OpCode::Copy: return copy(instruction, shared);
             case OpCode::Put: return put(instruction);
             case OpCode::Release: return release(instruction);
-            case OpCode::Reduce: return reduce(rank, instruction, [&](const SegmentEntry& s) { return ready(s); });
+            case OpCode::Reduce: return sum(instruction, shared);
             case OpCode::Gemm: return gemm(rank, instruction, shared, [&](const SegmentEntry& s) { return ready(s); });
         }
         return false;
