@@ -1,11 +1,12 @@
 //! The text of the device code, and what it is specialised to. Needs no CUDA.
 
 use crate::encode::Image;
-use crate::encode::layout::{self, Element};
+use crate::encode::layout::{self, Element, OpCode};
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 26] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
+    ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
     ("claim.cuh", include_str!("device/claim.cuh")),
     ("signal.cuh", include_str!("device/signal.cuh")),
@@ -17,6 +18,19 @@ const FILES: [(&str, &str); 12] = [
     ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
     ("gemm.cuh", include_str!("device/gemm.cuh")),
     ("reduce.cuh", include_str!("device/reduce.cuh")),
+    ("softmax.cuh", include_str!("device/softmax.cuh")),
+    ("attention_f32.cuh", include_str!("device/attention_f32.cuh")),
+    ("attention_portable.cuh", include_str!("device/attention_portable.cuh")),
+    ("attention.cuh", include_str!("device/attention.cuh")),
+    ("rows.cuh", include_str!("device/rows.cuh")),
+    ("pack.cuh", include_str!("device/pack.cuh")),
+    ("route.cuh", include_str!("device/route.cuh")),
+    ("expert_portable.cuh", include_str!("device/expert_portable.cuh")),
+    ("expert_f32.cuh", include_str!("device/expert_f32.cuh")),
+    ("expert.cuh", include_str!("device/expert.cuh")),
+    ("combine.cuh", include_str!("device/combine.cuh")),
+    ("merge.cuh", include_str!("device/merge.cuh")),
+    ("worker.cuh", include_str!("device/worker.cuh")),
 ];
 
 /// The kernel, after everything else.
@@ -35,20 +49,31 @@ pub struct Specialisation {
     pub capability: u32,
     /// Element types of products; engines for others are left out.
     pub products: Vec<Element>,
+    /// Those of attention.
+    pub attentions: Vec<Element>,
+    /// Those of experts' products.
+    pub experts: Vec<Element>,
 }
 
 impl Specialisation {
     /// What a launch of `images` on a GPU of this compute capability needs.
     pub fn of(images: &[Image], capability: u32) -> Specialisation {
-        let used = |e: &Element| images.iter().any(|image| image.multiplies(*e));
-        Specialisation { capability, products: ELEMENTS.into_iter().filter(used).collect() }
+        let of = |op| {
+            let is_used = |e: &Element| images.iter().any(|image| image.reads(op, *e));
+            ELEMENTS.into_iter().filter(is_used).collect()
+        };
+        let (products, attentions, experts) = (of(OpCode::Gemm), of(OpCode::Attention), of(OpCode::Expert));
+        Specialisation { capability, products, attentions, experts }
     }
 
     /// The compiler's options. Architectures from 90 on are compiled with their own features (`sm_90a`).
     pub fn options(&self) -> Vec<String> {
         let own = if self.capability >= 90 { "a" } else { "" };
         let mut options = vec![format!("--gpu-architecture=sm_{}{own}", self.capability), "--std=c++17".to_owned()];
-        options.extend(self.products.iter().map(|e| format!("-DMK_GEMM_{}", macro_name(*e))));
+        let engines = [("GEMM", &self.products), ("ATTENTION", &self.attentions), ("EXPERT", &self.experts)];
+        for (engine, elements) in engines {
+            options.extend(elements.iter().map(|e| format!("-DMK_{engine}_{}", macro_name(*e))));
+        }
         options
     }
 }

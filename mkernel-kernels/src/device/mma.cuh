@@ -1,7 +1,7 @@
 // No Rust twin. Tensor core steps of sm_80 and later, and the copies that feed them.
 #pragma once
 
-#include "sync.cuh"
+#include "team.cuh"
 
 namespace mk {
 

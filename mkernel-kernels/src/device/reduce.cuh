@@ -52,8 +52,8 @@ __device__ __forceinline__ bool reduce(const RankEntry& rank, const InstructionE
     const SpanEntry out = spans[instruction.writes];
     const Element output = static_cast<Element>(instruction.output), narrow = static_cast<Element>(instruction.input);
     const u64 columns = out.row_bytes / element_bytes(output), runs = (columns + kRun - 1) / kRun, total = runs * out.rows;
-    for (u64 base = 0; base == 0 || base < total; base += KernelShape::THREADS) {
-        const u64 run = base + threadIdx.x, row = run < total ? run / runs : 0, column = run < total ? run % runs * kRun : 0;
+    for (u64 base = 0; base == 0 || base < total; base += team::kThreads) {
+        const u64 run = base + team::thread(), row = run < total ? run / runs : 0, column = run < total ? run % runs * kRun : 0;
         const u32 count = run >= total ? 0 : columns - column < kRun ? static_cast<u32>(columns - column) : kRun;
         float sum[kRun] = {};
         for (u32 s = 0; s < instruction.segment_count; ++s) {

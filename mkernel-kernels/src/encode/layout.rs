@@ -21,6 +21,40 @@ abi_enum! {
         Gemm = 3,
         /// A sum of sources.
         Reduce = 4,
+        /// One tile of attention.
+        Attention = 5,
+        /// Rows of tokens, packed.
+        Pack = 6,
+        /// The index of a rank.
+        Route = 7,
+        /// One tile of an expert.
+        Expert = 8,
+        /// Weighted sums of a rank's results.
+        Combine = 9,
+        /// Sums of packed partial rows.
+        Merge = 10,
+    }
+}
+
+abi_enum! {
+    /// Which keys a row of attention sees; the twin of `mkernel_core::Mask`.
+    pub enum MaskCode {
+        /// All.
+        All = 0,
+        /// Those at its own position and before.
+        Causal = 1,
+    }
+}
+
+abi_enum! {
+    /// What a tile of an expert multiplies; the twin of `mkernel_core::Stage`.
+    pub enum StageCode {
+        /// Gathered rows with one matrix.
+        Up = 0,
+        /// Gathered rows with two matrices, `silu` of the first times the second.
+        Gated = 1,
+        /// The tile's own rows with one matrix.
+        Down = 2,
     }
 }
 
@@ -86,15 +120,29 @@ abi_struct! {
 
 abi_struct! {
     /// One instruction.
-    pub struct InstructionEntry: size 48 {
+    pub struct InstructionEntry: size 80 {
         /// Address of the u64 number of rows that the ticket of `put` carries, or 0.
         pub rows: u64,
+        /// Position of the first row of Q.
+        pub query: u64,
         /// An `OpCode`.
         pub op: u32,
+        /// A `MaskCode` of attention, a `StageCode` of an expert; 1 for a pack that reads rows packed for `held`.
+        pub variant: u32,
         /// An `Element`: the type of what a product reads, and of a sum's sources that are not f32.
         pub input: u32,
         /// An `Element`: the type of what a product or a sum writes.
         pub output: u32,
+        /// Rows of a tile of an expert.
+        pub tile: u32,
+        /// The experts of a route or a merge, and those that a pack wants: the first,
+        pub expert_first: u32,
+        /// and one past the last.
+        pub expert_end: u32,
+        /// The experts of which a pack reads tokens: the first,
+        pub held_first: u32,
+        /// and one past the last.
+        pub held_end: u32,
         /// The put of a ticket.
         pub put: u32,
         /// Its first segment.
@@ -114,11 +162,17 @@ abi_struct! {
 
 abi_struct! {
     /// One segment of an instruction.
-    pub struct SegmentEntry: size 16 {
+    pub struct SegmentEntry: size 32 {
+        /// First index along the axis that segments divide.
+        pub position: u64,
         /// The first wait.
         pub waits: u32,
         /// Waits.
         pub wait_count: u32,
+        /// The first of the waits of which data picks.
+        pub picked: u32,
+        /// Those waits.
+        pub picked_count: u32,
         /// The first span read.
         pub reads: u32,
         /// Spans read.
@@ -278,10 +332,12 @@ abi_struct! {
 
 /// The C++ text of every layout here and of those of the core that the device uses, for namespace `mk`.
 pub fn text() -> String {
-    let items: [fn() -> String; 18] = [
+    let items: [fn() -> String; 20] = [
         TicketBits::cpp,
         FifoHeader::cpp,
         OpCode::cpp,
+        MaskCode::cpp,
+        StageCode::cpp,
         Element::cpp,
         EdgeScope::cpp,
         FaultCode::cpp,
