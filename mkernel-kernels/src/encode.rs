@@ -158,6 +158,7 @@ impl Encoder<'_> {
             return Err(EncodeError::Spans { program, lane, instruction: index, op });
         }
         Ok(InstructionEntry {
+            away: u32::from(data_decides_peer_bytes(self.program, instruction)),
             segments: instruction.segments.start,
             segment_count: instruction.segments.end - instruction.segments.start,
             writes: instruction.writes.start,
@@ -247,6 +248,12 @@ impl Encoder<'_> {
     fn unmapped(&self, rank: Rank) -> EncodeError {
         EncodeError::Unmapped { program: self.program.rank, rank }
     }
+}
+
+/// Whether data decides how many bytes of an instruction go to another rank's memory.
+pub(crate) fn data_decides_peer_bytes(program: &Program, instruction: &Instruction) -> bool {
+    let is_data = matches!(instruction.op, Op::Pack { .. } | Op::Expert { .. } | Op::Combine { .. } | Op::Merge { .. });
+    is_data && program.writes(instruction).first().is_some_and(|rows| rows.rank != program.rank)
 }
 
 fn mask_code(mask: Mask) -> MaskCode {

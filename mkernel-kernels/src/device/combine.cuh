@@ -57,6 +57,7 @@ __device__ __forceinline__ bool combine(const RankEntry& rank, const Instruction
         }
         packed += chosen_here;
     }
+    ready.moved(instruction, packed * target.row_bytes);
     return true;
 }
 

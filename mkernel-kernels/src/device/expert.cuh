@@ -71,6 +71,7 @@ __device__ __forceinline__ bool expert(const RankEntry& rank, const InstructionE
     }
     const ExpertTile tile = expert_tile(reads, target, instruction);
     target.rows = tile.rows;
+    ready.moved(instruction, tile.rows * target.row_bytes);
     if (instruction.variant == static_cast<u32>(StageCode::Gated)) {
         expert_blocks<true>(tile, target, instruction, shared);
     } else {

@@ -27,10 +27,12 @@ struct ExpertFetch {
             const u32 e = team::thread() + i * team::kThreads;
             const u64 ka = k + e % Plain::kK, kb = k + e / Plain::kN;
             u64 n = e % Plain::kN;
-            const SpanEntry& weights = kGated && n >= Plain::kN / 2 ? tile.second : tile.first;
+            const bool is_second = kGated && n >= Plain::kN / 2;
+            const u64 weights = is_second ? tile.second.address : tile.first.address;
+            const u64 stride = is_second ? tile.second.stride : tile.first.stride;
             n = column + (kGated ? n % (Plain::kN / 2) : n);
             a[i] = rows[i] != 0 && ka < depth ? at<const float>(rows[i])[ka] : 0.0f;
-            b[i] = kb < depth && n < columns ? at<const float>(row_of(weights, kb))[n] : 0.0f;
+            b[i] = kb < depth && n < columns ? at<const float>(weights + kb * stride)[n] : 0.0f;
         }
     }
 };

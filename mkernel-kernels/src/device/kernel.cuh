@@ -51,7 +51,7 @@ extern "C" __global__ void mkernel_prepare(const __grid_constant__ mk::LaunchEnt
         const RankEntry& rank = at<const RankEntry>(launch.ranks)[r];
         for (u32 lane = threadIdx.x; lane < rank.lane_count; lane += blockDim.x) {
             at<u32>(rank.claims)[lane] = 0;
-            at<LaneTotals>(rank.totals)[lane] = LaneTotals{0, 0, 0};
+            at<LaneTotals>(rank.totals)[lane] = LaneTotals{0, 0, 0, 0};
         }
     }
 }

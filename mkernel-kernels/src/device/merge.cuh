@@ -83,6 +83,7 @@ __device__ __forceinline__ bool merge(const RankEntry& rank, const InstructionEn
         packed += chosen_here;
         team::meet();
     }
+    ready.moved(instruction, packed * target.row_bytes);
     if (is_packed && thread == 0) *at<u64>(spans[instruction.writes + 1].address) = packed;
     return true;
 }

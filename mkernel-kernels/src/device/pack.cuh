@@ -37,6 +37,7 @@ __device__ __forceinline__ bool pack(const RankEntry& rank, const InstructionEnt
         rows += held_here;
         packed += chosen_here;
     }
+    ready.moved(instruction, packed * source.row_bytes);
     if (instruction.write_count > 1 && team::thread() == 0) *at<u64>(spans[instruction.writes + 1].address) = packed;
     return true;
 }

@@ -37,7 +37,7 @@ struct Worker {
     Place place;
     u64 epoch;
     u64 fifo_tail = 0;
-    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+    u64 tasks = 0, busy_ns = 0, wait_ns = 0, peer_bytes = 0;
 
     /// The team waits for `count` waits, `index(i)` of the rank's pool each, or `kNowhere` for none: a thread a wait, then a
     /// barrier that joins all to what was acquired.
@@ -129,6 +129,10 @@ struct Worker {
         __device__ __forceinline__ bool picked(const SegmentEntry& segment, u64 count, Pick pick) const {
             return worker.picked(segment, count, pick);
         }
+        /// Counts the bytes that an instruction wrote, where they went to another rank and data decided how many.
+        __device__ __forceinline__ void moved(const InstructionEntry& instruction, u64 bytes) const {
+            if (instruction.away != 0) worker.peer_bytes += bytes;
+        }
     };
 
     /// Does one instruction up to its signals; false if the launch unwinds.
@@ -164,7 +168,8 @@ struct Worker {
         add_relaxed(&totals->tasks, tasks);
         add_relaxed(&totals->busy_ns, busy_ns - wait_ns);
         add_relaxed(&totals->wait_ns, wait_ns);
-        tasks = busy_ns = wait_ns = 0;
+        if (peer_bytes != 0) add_relaxed(&totals->peer_bytes, peer_bytes);
+        tasks = busy_ns = wait_ns = peer_bytes = 0;
     }
 };
 

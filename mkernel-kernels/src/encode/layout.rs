@@ -120,7 +120,7 @@ abi_struct! {
 
 abi_struct! {
     /// One instruction.
-    pub struct InstructionEntry: size 80 {
+    pub struct InstructionEntry: size 88 {
         /// Address of the u64 number of rows that the ticket of `put` carries, or 0.
         pub rows: u64,
         /// Position of the first row of Q.
@@ -157,6 +157,10 @@ abi_struct! {
         pub signals: u32,
         /// Signals raised.
         pub signal_count: u32,
+        /// 1 if data decides how many rows go to another rank's memory.
+        pub away: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
@@ -226,13 +230,15 @@ abi_struct! {
 
 abi_struct! {
     /// What the CTAs of a lane did in one launch.
-    pub struct LaneTotals: size 24 {
+    pub struct LaneTotals: size 32 {
         /// Instructions retired.
         pub tasks: u64,
         /// Nanoseconds in instructions, waits left out, over all CTAs.
         pub busy_ns: u64,
         /// Nanoseconds in waits, over all CTAs.
         pub wait_ns: u64,
+        /// Bytes that went to other ranks' memory where data decides how many.
+        pub peer_bytes: u64,
     }
 }
 
