@@ -134,8 +134,10 @@ where
     for epoch in 0..epochs {
         let given = inputs(operator, Fill::Exact, seed, epoch);
         if epoch > 0 {
-            let roles = split(seed.wrapping_add(epoch), &working_roles(tested.programs()));
-            tested.set_roles(&roles).map_err(text)?;
+            // Down to one CTA each first: on the way no more CTAs than can run at once.
+            for number in [0, seed.wrapping_add(epoch)] {
+                tested.set_roles(&split(number, &working_roles(tested.programs()))).map_err(text)?;
+            }
         }
         let (found, report) = tested.run(&given).map_err(|e| format!("epoch {epoch}: {}", text(e)))?;
         tally.launches += 1;
