@@ -7,6 +7,7 @@ mod agent;
 pub mod cache;
 pub mod error;
 pub mod executor;
+pub mod gpu;
 pub mod heap;
 pub mod memory;
 pub mod module;

@@ -1,11 +1,11 @@
 //! The text of the device code, and what it is specialised to. Needs no CUDA.
 
 use crate::encode::Image;
-use crate::encode::layout::{self, Element, KernelShape};
+use crate::encode::layout::{self, Element, KernelShape, OpCode};
 use crate::encode::tiles::Engine;
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 22] = [
+const FILES: [(&str, &str); 34] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
     ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
@@ -23,6 +23,18 @@ const FILES: [(&str, &str); 22] = [
     ("tma.cuh", include_str!("device/tma.cuh")),
     ("bulk.cuh", include_str!("device/bulk.cuh")),
     ("reduce_bulk.cuh", include_str!("device/reduce_bulk.cuh")),
+    ("softmax.cuh", include_str!("device/softmax.cuh")),
+    ("attention_f32.cuh", include_str!("device/attention_f32.cuh")),
+    ("attention_portable.cuh", include_str!("device/attention_portable.cuh")),
+    ("attention.cuh", include_str!("device/attention.cuh")),
+    ("rows.cuh", include_str!("device/rows.cuh")),
+    ("pack.cuh", include_str!("device/pack.cuh")),
+    ("route.cuh", include_str!("device/route.cuh")),
+    ("expert_portable.cuh", include_str!("device/expert_portable.cuh")),
+    ("expert_f32.cuh", include_str!("device/expert_f32.cuh")),
+    ("expert.cuh", include_str!("device/expert.cuh")),
+    ("combine.cuh", include_str!("device/combine.cuh")),
+    ("merge.cuh", include_str!("device/merge.cuh")),
     ("worker.cuh", include_str!("device/worker.cuh")),
     ("wgmma.cuh", include_str!("device/wgmma.cuh")),
     ("gemm_hopper.cuh", include_str!("device/gemm_hopper.cuh")),
@@ -43,6 +55,10 @@ pub struct Specialisation {
     pub capability: u32,
     /// Element types of products; engines for others are left out.
     pub products: Vec<Element>,
+    /// Those of attention.
+    pub attentions: Vec<Element>,
+    /// Those of experts' products.
+    pub experts: Vec<Element>,
     /// The Hopper engine, if products go through it: the kernel is then the pipelined one.
     pub engine: Option<Engine>,
 }
@@ -50,8 +66,12 @@ pub struct Specialisation {
 impl Specialisation {
     /// What a launch of `images` on a GPU of this compute capability needs.
     pub fn of(images: &[Image], capability: u32, engine: Option<Engine>) -> Specialisation {
-        let used = |e: &Element| images.iter().any(|image| image.multiplies(*e));
-        Specialisation { capability, products: ELEMENTS.into_iter().filter(used).collect(), engine }
+        let of = |op| {
+            let is_used = |e: &Element| images.iter().any(|image| image.reads(op, *e));
+            ELEMENTS.into_iter().filter(is_used).collect()
+        };
+        let (products, attentions, experts) = (of(OpCode::Gemm), of(OpCode::Attention), of(OpCode::Expert));
+        Specialisation { capability, products, attentions, experts, engine }
     }
 
     /// Threads of a CTA.
@@ -68,7 +88,10 @@ impl Specialisation {
     pub fn options(&self) -> Vec<String> {
         let own = if self.capability >= 90 { "a" } else { "" };
         let mut options = vec![format!("--gpu-architecture=sm_{}{own}", self.capability), "--std=c++17".to_owned()];
-        options.extend(self.products.iter().map(|e| format!("-DMK_GEMM_{}", macro_name(*e))));
+        let engines = [("GEMM", &self.products), ("ATTENTION", &self.attentions), ("EXPERT", &self.experts)];
+        for (engine, elements) in engines {
+            options.extend(elements.iter().map(|e| format!("-DMK_{engine}_{}", macro_name(*e))));
+        }
         if let Some(engine) = self.engine {
             let (stages, boxes) = engine.stages();
             options.extend([

@@ -23,13 +23,24 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
+/// None, and each engine for each element type by itself.
+fn specialisations(capability: u32) -> Vec<Specialisation> {
+    let none = Specialisation { capability, products: vec![], attentions: vec![], experts: vec![], engine: None };
+    let mut all = vec![none.clone()];
+    for element in [Element::Bf16, Element::F16, Element::F32] {
+        all.push(Specialisation { products: vec![element], ..none.clone() });
+        all.push(Specialisation { attentions: vec![element], ..none.clone() });
+        all.push(Specialisation { experts: vec![element], ..none.clone() });
+    }
+    all
+}
+
 #[test]
 #[ignore = "needs NVRTC"]
 fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings() {
     let nvrtc = nvrtc();
     for capability in [80, 90, 100] {
-        for products in [vec![], vec![Element::Bf16], vec![Element::F16], vec![Element::F32]] {
-            let specialisation = Specialisation { capability, products, engine: None };
+        for specialisation in specialisations(capability) {
             let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
             assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
             assert!(contains(&cubin, RUN), "{specialisation:?}");
@@ -51,7 +62,8 @@ fn the_pipelined_kernel_compiles_for_every_engine_without_warnings_or_products_i
         {
             for products in [vec![], vec![input]] {
                 let engine = Some(Engine { input, columns, writes_input, writes_f32 });
-                let specialisation = Specialisation { capability: 90, products, engine };
+                let specialisation =
+                    Specialisation { capability: 90, products, attentions: vec![], experts: vec![], engine };
                 let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
                 assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
                 // The performance note C7510: products that wait for each other.
@@ -67,7 +79,7 @@ fn the_pipelined_kernel_compiles_for_every_engine_without_warnings_or_products_i
 #[ignore = "needs NVRTC"]
 fn a_mistake_in_the_device_code_is_reported_with_its_file_and_line() {
     let nvrtc = nvrtc();
-    let specialisation = Specialisation { capability: 90, products: vec![Element::Bf16], engine: None };
+    let specialisation = specialisations(90).remove(0);
     let source = device::source().replace("while (lane != KernelShape::NO_LANE)", "while (lane != NO_SUCH_NAME)");
     let error = nvrtc.compile(&source, &specialisation.options()).unwrap_err();
     let text = error.to_string();

@@ -10,8 +10,10 @@ use crate::tensor::{Tensor, Tensors};
 pub enum Fill {
     /// Uniform in [-1, 1), rounded once to the element type.
     Real,
-    /// Integers from -1 to 1: sums of up to 2^24 products are exact in f32, so results compare bit for bit.
-    Integers,
+    /// Values for which every step of every operator is exact as long as sums fit 24 bits, so results compare bit for bit:
+    /// integers from -1 to 1, and where a function is taken of a sum, sums that are far enough apart for its limits. The
+    /// exponential of a difference of scores is 0 or 1, and `silu` of a gate is the gate itself or 0.
+    Exact,
 }
 
 /// New values for every input of `operator`.
@@ -38,12 +40,40 @@ fn stream(seed: u64, epoch: u64, index: u64) -> fastrand::Rng {
 
 fn input(spec: &TensorSpec, fill: Fill, mut random: fastrand::Rng) -> Tensor {
     let elements: u64 = spec.shape.iter().product();
-    let value = |random: &mut fastrand::Rng| match (fill, spec.dtype) {
-        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => random.f32() * 2.0 - 1.0,
-        (Fill::Integers, _) | (_, DType::I32) => random.i8(-1..=1).into(),
+    let values: Vec<f32> = match (fill, spec.dtype) {
+        (Fill::Exact, _) | (_, DType::I32) => exact(spec, elements, random),
+        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => {
+            (0..elements).map(|_| random.f32() * 2.0 - 1.0).collect()
+        }
     };
-    let values: Vec<f32> = (0..elements).map(|_| value(&mut random)).collect();
     Tensor::from_f32(spec.shape.clone(), spec.dtype, &values).expect("as many values as the shape has elements")
+}
+
+/// See [`Fill::Exact`].
+fn exact(spec: &TensorSpec, elements: u64, mut random: fastrand::Rng) -> Vec<f32> {
+    let scale = match spec.name {
+        // One element of a query is not zero, so that a score is one product: 0 or 4096 over at most 16.
+        "q" => return one_of_each_row(spec, random),
+        "k" => 64.0,
+        // Multiples of 128: exp(-g) is 0, or infinite, or 1 where g is 0.
+        "w_gate" => 128.0,
+        // These keep a product of both inside the range of f16.
+        "w_up" => 1.0 / 16.0,
+        "w_down" => 1.0 / 128.0,
+        _ => 1.0,
+    };
+    let value = |_| scale * f32::from(random.i8(-1..=1));
+    (0..elements).map(value).collect()
+}
+
+/// Rows of zeros with one element of 64 or -64.
+fn one_of_each_row(spec: &TensorSpec, mut random: fastrand::Rng) -> Vec<f32> {
+    let (rows, columns) = spec.matrix();
+    let mut values = vec![0.0; (rows * columns) as usize];
+    for row in values.chunks_exact_mut(columns as usize) {
+        row[random.usize(0..columns as usize)] = if random.bool() { 64.0 } else { -64.0 };
+    }
+    values
 }
 
 /// Any id, and one slot in sixteen dropped.

@@ -24,6 +24,8 @@ pub mod check;
 pub mod config;
 pub mod error;
 pub mod file;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod inputs;
 pub mod instance;
 pub mod outline;
@@ -37,6 +39,8 @@ mod host;
 mod job;
 
 pub use error::Error;
+#[cfg(feature = "cuda")]
+pub use gpu::Gpu;
 pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;

@@ -154,9 +154,9 @@ impl<T: Transport> CudaExecutor<T> {
                 let programs = self.verified.programs().iter();
                 for ((program, ctas), totals) in programs.zip(&parts.loaded.ctas).zip(&totals) {
                     run.lanes.extend(outcome::lane_stats(&self.verified, program.rank, ctas, totals));
-                    let (intra, inter) = program.bytes_out();
-                    run.intra_out.push(intra);
-                    run.inter_out.push(inter);
+                    let (near, far) = parts.put_bytes(program.rank);
+                    run.intra_out.push(outcome::peer_bytes(program, totals) + near);
+                    run.inter_out.push(far);
                 }
                 Ok(run)
             }

@@ -25,7 +25,7 @@ struct Counted {
     before: Vec<LaneTotals>,
 }
 
-const NOTHING: LaneTotals = LaneTotals { tasks: 0, busy_ns: 0, wait_ns: 0 };
+const NOTHING: LaneTotals = LaneTotals { tasks: 0, busy_ns: 0, wait_ns: 0, peer_bytes: 0 };
 
 impl Counted {
     fn since(&mut self) -> Result<Vec<LaneTotals>, CudaError> {
@@ -34,6 +34,7 @@ impl Counted {
             tasks: now.tasks.wrapping_sub(before.tasks),
             busy_ns: now.busy_ns.wrapping_sub(before.busy_ns),
             wait_ns: now.wait_ns.wrapping_sub(before.wait_ns),
+            peer_bytes: now.peer_bytes.wrapping_sub(before.peer_bytes),
         };
         let since = now.iter().zip(&self.before).map(passed).collect();
         self.before = now;

@@ -97,6 +97,11 @@ impl<T: Transport> Parts<T> {
         Ok(())
     }
 
+    /// Payload bytes that puts of `rank` carried in the last launch: to peers of the node, and to others.
+    pub(super) fn put_bytes(&self, rank: Rank) -> (u64, u64) {
+        self.agents.iter().find(|agent| agent.rank() == rank).map_or((0, 0), Agent::bytes)
+    }
+
     /// One launch to its end, serving tickets meanwhile; the time between its events.
     pub(super) fn run(&mut self, options: &Options) -> Result<Duration, Ended> {
         outcome::clear(&self.record);

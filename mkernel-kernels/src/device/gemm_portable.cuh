@@ -68,20 +68,21 @@ struct Feed {
     }
 };
 
-/// Adds one step of K that lies in shared memory.
-template <class Type>
+/// Adds one step of K that lies in shared memory. A warp's columns are two groups of 16, `kApart` bytes apart, which start at
+/// `kWarp` bytes for each warp along N.
+template <class Type, u32 kWarp = 64, u32 kApart = 32>
 __device__ __forceinline__ void multiply_stage(Sums& sums, u32 stage) {
     const u32 lane = team::thread() % 32, warp = team::thread() / 32;
     const u32 row = lane % 16, half = lane / 16 * 16;
     const u32 a_at = stage + (warp / 4 * 64 + row) * Portable::kPitchA + half;
-    const u32 b_at = stage + Portable::kBytesA + row * Portable::kPitchB + warp % 4 * 64 + half;
+    const u32 b_at = stage + Portable::kBytesA + row * Portable::kPitchB + warp % 4 * kWarp + half;
 #pragma unroll
     for (u32 k = 0; k < Portable::kK; k += 16) {
         u32 a[4][4], b[2][4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) load_matrices(a[i], a_at + i * 16 * Portable::kPitchA + k * 2);
 #pragma unroll
-        for (u32 j = 0; j < 2; ++j) load_matrices_transposed(b[j], b_at + k * Portable::kPitchB + j * 32);
+        for (u32 j = 0; j < 2; ++j) load_matrices_transposed(b[j], b_at + k * Portable::kPitchB + j * kApart);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
 #pragma unroll

@@ -54,6 +54,18 @@ __device__ __forceinline__ void add_run(float (&sum)[kRun], const Raw& raw, Elem
     }
 }
 
+/// Reads up to eight elements as f32; those past `count` are zeros.
+__device__ __forceinline__ void read_run(float (&to)[kRun], u64 from, u32 count, Element element) {
+    Raw raw;
+    if (is_whole(from, count)) {
+        raw.words[0] = at<const uint4>(from)[0];
+        if (element == Element::F32) raw.words[1] = at<const uint4>(from)[1];
+    } else {
+        raw = read_elements(from, count, element);
+    }
+    add_run(to, raw, element, true);
+}
+
 /// Writes the first `count` elements of a run, rounded.
 __device__ __forceinline__ void write_run(u64 to, const float (&sum)[kRun], u32 count, Element element) {
     if (is_whole(to, count) && element == Element::F32) {

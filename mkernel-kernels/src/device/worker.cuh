@@ -1,12 +1,18 @@
 // A team at work: waits, does, signals. Rust twin: mkernel-sim/src/seeded/cta.rs.
 #pragma once
 
+#include "attention.cuh"
 #include "bulk.cuh"
+#include "combine.cuh"
 #include "copy.cuh"
+#include "expert.cuh"
 #include "fault.cuh"
 #include "gemm.cuh"
+#include "merge.cuh"
+#include "pack.cuh"
 #include "reduce.cuh"
 #include "reduce_bulk.cuh"
+#include "route.cuh"
 #include "signal.cuh"
 #include "ticket.cuh"
 #include "wait.cuh"
@@ -33,22 +39,44 @@ struct Worker {
     Place place;
     u64 epoch;
     u64 fifo_tail = 0;
-    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+    u64 tasks = 0, busy_ns = 0, wait_ns = 0, peer_bytes = 0;
 #ifdef MK_TILE_N
     Bulk bulk;
 #endif
 
-    /// The team waits for a segment: a thread a wait, then a barrier that joins all to what was acquired.
-    __device__ __forceinline__ bool ready(const SegmentEntry& segment) {
-        if (segment.wait_count == 0) return true;
+    /// The team waits for `count` waits, `index(i)` of the rank's pool each, or `kNowhere` for none: a thread a wait, then a
+    /// barrier that joins all to what was acquired.
+    template <class Index>
+    __device__ __forceinline__ bool wait_all(u64 count, Index index) {
+        if (count == 0) return true;
         const u64 start = now_ns();
         bool fine = true;
-        for (u32 i = team::thread(); i < segment.wait_count && fine; i += team::kThreads) {
-            fine = await(launch, rank, segment.waits + i, epoch, watch, place);
+        for (u64 i = team::thread(); i < count && fine; i += team::kThreads) {
+            const u32 wait = index(i);
+            fine = wait == kNowhere || await(launch, rank, wait, epoch, watch, place);
         }
         const bool all = team::all(fine);
         wait_ns += now_ns() - start;
         return all;
+    }
+
+    /// Waits for what a segment waits for whatever data says.
+    __device__ __forceinline__ bool certain(const SegmentEntry& segment) {
+        return wait_all(segment.wait_count, [&](u64 i) { return segment.waits + static_cast<u32>(i); });
+    }
+
+    /// Waits for `count` of the waits that data picks: the numbers `pick(i)`, of which those beyond the segment's are none.
+    template <class Pick>
+    __device__ __forceinline__ bool picked(const SegmentEntry& segment, u64 count, Pick pick) {
+        return wait_all(segment.picked_count == 0 ? 0 : count, [&](u64 i) {
+            const u32 number = pick(i);
+            return number < segment.picked_count ? segment.picked + number : kNowhere;
+        });
+    }
+
+    /// Waits for all of a segment.
+    __device__ __forceinline__ bool ready(const SegmentEntry& segment) {
+        return certain(segment) && picked(segment, segment.picked_count, [](u64 i) { return static_cast<u32>(i); });
     }
 
     /// Waits for every segment of an instruction that does nothing in between.
@@ -105,13 +133,28 @@ struct Worker {
         return true;
     }
 
+    /// How an operation waits for a segment: for all of it, or first for what is certain and then for what data picks.
+    struct Ready {
+        Worker& worker;
+
+        __device__ __forceinline__ bool operator()(const SegmentEntry& segment) const { return worker.ready(segment); }
+        __device__ __forceinline__ bool certain(const SegmentEntry& segment) const { return worker.certain(segment); }
+        template <class Pick>
+        __device__ __forceinline__ bool picked(const SegmentEntry& segment, u64 count, Pick pick) const {
+            return worker.picked(segment, count, pick);
+        }
+        /// Counts the bytes that an instruction wrote, where they went to another rank and data decided how many.
+        __device__ __forceinline__ void moved(const InstructionEntry& instruction, u64 bytes) const {
+            if (instruction.away != 0) worker.peer_bytes += bytes;
+        }
+    };
+
     /// Sums sources in segment order.
     __device__ __forceinline__ bool sum(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
-        auto wait = [&](const SegmentEntry& s) { return ready(s); };
 #ifdef MK_TILE_N
-        if (streams(rank, instruction)) return reduce_stream(rank, instruction, bulk, shared, wait);
+        if (streams(rank, instruction)) return reduce_stream(rank, instruction, bulk, shared, Ready{*this});
 #endif
-        return reduce(rank, instruction, wait);
+        return reduce(rank, instruction, Ready{*this});
     }
 
     /// Does one instruction up to its signals; false if the launch unwinds.
@@ -121,7 +164,14 @@ struct Worker {
             case OpCode::Put: return put(instruction);
             case OpCode::Release: return release(instruction);
             case OpCode::Reduce: return sum(instruction, shared);
-            case OpCode::Gemm: return gemm(rank, instruction, shared, [&](const SegmentEntry& s) { return ready(s); });
+            case OpCode::Gemm: return gemm(rank, instruction, shared, Ready{*this});
+            case OpCode::Attention: return attention(rank, instruction, shared, Ready{*this});
+            case OpCode::Pack: return pack(rank, instruction, shared, Ready{*this});
+            case OpCode::Route: return route(rank, instruction, shared, Ready{*this});
+            case OpCode::Expert: return expert(rank, instruction, shared, Ready{*this});
+            case OpCode::Combine: return combine(rank, instruction, shared, Ready{*this});
+            case OpCode::Merge: return merge(rank, instruction, shared, Ready{*this});
+            case OpCode::Tile: return false;  // pipeline.cuh does these
         }
         return false;
     }
@@ -141,7 +191,8 @@ struct Worker {
         add_relaxed(&totals->tasks, tasks);
         add_relaxed(&totals->busy_ns, busy_ns - wait_ns);
         add_relaxed(&totals->wait_ns, wait_ns);
-        tasks = busy_ns = wait_ns = 0;
+        if (peer_bytes != 0) add_relaxed(&totals->peer_bytes, peer_bytes);
+        tasks = busy_ns = wait_ns = peer_bytes = 0;
     }
 };
 

@@ -21,8 +21,42 @@ abi_enum! {
         Gemm = 3,
         /// A sum of sources.
         Reduce = 4,
+        /// One tile of attention.
+        Attention = 5,
+        /// Rows of tokens, packed.
+        Pack = 6,
+        /// The index of a rank.
+        Route = 7,
+        /// One tile of an expert.
+        Expert = 8,
+        /// Weighted sums of a rank's results.
+        Combine = 9,
+        /// Sums of packed partial rows.
+        Merge = 10,
         /// One tile of a matrix product, by the Hopper engine.
-        Tile = 15,
+        Tile = 11,
+    }
+}
+
+abi_enum! {
+    /// Which keys a row of attention sees; the twin of `mkernel_core::Mask`.
+    pub enum MaskCode {
+        /// All.
+        All = 0,
+        /// Those at its own position and before.
+        Causal = 1,
+    }
+}
+
+abi_enum! {
+    /// What a tile of an expert multiplies; the twin of `mkernel_core::Stage`.
+    pub enum StageCode {
+        /// Gathered rows with one matrix.
+        Up = 0,
+        /// Gathered rows with two matrices, `silu` of the first times the second.
+        Gated = 1,
+        /// The tile's own rows with one matrix.
+        Down = 2,
     }
 }
 
@@ -94,15 +128,29 @@ abi_struct! {
 
 abi_struct! {
     /// One instruction.
-    pub struct InstructionEntry: size 48 {
+    pub struct InstructionEntry: size 88 {
         /// Address of the u64 number of rows that the ticket of `put` carries, or 0.
         pub rows: u64,
+        /// Position of the first row of Q.
+        pub query: u64,
         /// An `OpCode`.
         pub op: u32,
+        /// A `MaskCode` of attention, a `StageCode` of an expert; 1 for a pack that reads rows packed for `held`.
+        pub variant: u32,
         /// An `Element`: the type of what a product reads, and of a sum's sources that are not f32.
         pub input: u32,
         /// An `Element`: the type of what a product or a sum writes.
         pub output: u32,
+        /// Rows of a tile of an expert.
+        pub tile: u32,
+        /// The experts of a route or a merge, and those that a pack wants: the first,
+        pub expert_first: u32,
+        /// and one past the last.
+        pub expert_end: u32,
+        /// The experts of which a pack reads tokens: the first,
+        pub held_first: u32,
+        /// and one past the last.
+        pub held_end: u32,
         /// The put of a ticket.
         pub put: u32,
         /// Its first segment.
@@ -117,6 +165,10 @@ abi_struct! {
         pub signals: u32,
         /// Signals raised.
         pub signal_count: u32,
+        /// 1 if data decides how many rows go to another rank's memory.
+        pub away: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
@@ -176,11 +228,17 @@ abi_struct! {
 
 abi_struct! {
     /// One segment of an instruction.
-    pub struct SegmentEntry: size 16 {
+    pub struct SegmentEntry: size 32 {
+        /// First index along the axis that segments divide.
+        pub position: u64,
         /// The first wait.
         pub waits: u32,
         /// Waits.
         pub wait_count: u32,
+        /// The first of the waits of which data picks.
+        pub picked: u32,
+        /// Those waits.
+        pub picked_count: u32,
         /// The first span read.
         pub reads: u32,
         /// Spans read.
@@ -234,13 +292,15 @@ abi_struct! {
 
 abi_struct! {
     /// What the CTAs of a lane did in all launches.
-    pub struct LaneTotals: size 24 {
+    pub struct LaneTotals: size 32 {
         /// Instructions retired.
         pub tasks: u64,
         /// Nanoseconds in instructions, waits left out, over all CTAs.
         pub busy_ns: u64,
         /// Nanoseconds in waits, over all CTAs.
         pub wait_ns: u64,
+        /// Bytes that went to other ranks' memory where data decides how many.
+        pub peer_bytes: u64,
     }
 }
 
@@ -348,10 +408,12 @@ abi_struct! {
 
 /// The C++ text of every layout here and of those of the core that the device uses, for namespace `mk`.
 pub fn text() -> String {
-    let items: [fn() -> String; 20] = [
+    let items: [fn() -> String; 22] = [
         TicketBits::cpp,
         FifoHeader::cpp,
         OpCode::cpp,
+        MaskCode::cpp,
+        StageCode::cpp,
         Element::cpp,
         EdgeScope::cpp,
         FaultCode::cpp,
