@@ -75,6 +75,12 @@ impl Profile {
         widths: &[],
     };
 
+    /// Rows of tiles that take turns column by column. A wave of tiles then covers about as many rows of A as columns of B,
+    /// a tile being twice as wide as high, and so reads the least.
+    pub fn strip(&self) -> u64 {
+        u64::from(2 * self.sms).isqrt().max(1)
+    }
+
     /// This profile with the width of tile that an `m x n x k` product on one rank's SMs takes: the one of least waves
     /// times cycles of a tile. The constants order the widths as measured (`docs/performance.md`); they model no chip.
     pub fn for_product(&self, m: u64, n: u64, k: u64) -> Profile {

@@ -6,9 +6,6 @@ use mkernel_core::{LaneBuilder, Op, Role, RoleName, Span};
 use super::layout::{Chunk, Layout};
 use crate::gather::by_arrival;
 
-/// Rows of tiles that take turns column by column: they read the same columns of B while these are in the L2.
-const STRIP: usize = 16;
-
 /// Runs tiles in the order in which their rows are expected, then gives the landing memory back.
 pub(super) struct Compute<'a>(pub(super) &'a Layout<'a>);
 
@@ -35,7 +32,10 @@ impl Role for Compute<'_> {
         if l.width() > 0 {
             let rows = rows_by_arrival(l);
             // A strip: rows that come from one rank, so that none holds the others up.
-            for strip in rows.chunk_by(|a, b| l.owner(*a) == l.owner(*b)).flat_map(|rows| rows.chunks(STRIP)) {
+            for strip in rows
+                .chunk_by(|a, b| l.owner(*a) == l.owner(*b))
+                .flat_map(|rows| rows.chunks(l.profile.strip() as usize))
+            {
                 for column in (0..l.width()).step_by(tile_n as usize) {
                     for &start in strip {
                         let end = (start + tile_m).min(l.problem.m);

@@ -44,7 +44,8 @@ using Shape = GemmShape<128, MK_TILE_N, MK_STAGES, MK_BOXES, 1, 1, 1, Out>;
 using Half = Shape<unsigned short>;
 constexpr unsigned kControl = (Half::kSharedBytes + 15) / 16 * 16;
 static_assert(kControl + KernelShape::CONTROL_BYTES == MK_SHARED_BYTES, "the host reserves what the engine takes");
-static_assert(Half::kOffsetStaging >= KernelShape::SHARED_BYTES && Half::kOffsetStaging >= Bulk::kPieces * Bulk::kPieceBytes,
+static_assert(Half::kOffsetStaging >= KernelShape::SHARED_BYTES &&
+                  Half::kOffsetStaging >= Bulk::kPieces * Bulk::kPieceBytes + Stream::kSources * sizeof(Stream::Source),
               "other instructions use the stages as scratch");
 
 /// What every thread of the CTA knows.

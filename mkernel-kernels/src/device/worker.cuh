@@ -79,12 +79,20 @@ struct Worker {
         return certain(segment) && picked(segment, segment.picked_count, [](u64 i) { return static_cast<u32>(i); });
     }
 
-    /// Waits for every segment of an instruction that does nothing in between.
+    /// Waits for every segment of an instruction that does nothing in between: a thread a segment, if there are several.
     __device__ __forceinline__ bool ready_all(const InstructionEntry& instruction) {
-        for (u32 s = 0; s < instruction.segment_count; ++s) {
-            if (!ready(at<const SegmentEntry>(rank.segments)[instruction.segments + s])) return false;
+        const SegmentEntry* segments = at<const SegmentEntry>(rank.segments) + instruction.segments;
+        if (instruction.segment_count == 1) return ready(segments[0]);
+        const u64 start = now_ns();
+        bool fine = true;
+        for (u32 s = team::thread(); s < instruction.segment_count; s += team::kThreads) {
+            const SegmentEntry segment = segments[s];
+            for (u32 i = 0; i < segment.wait_count && fine; ++i) fine = await(launch, rank, segment.waits + i, epoch, watch, place);
+            for (u32 i = 0; i < segment.picked_count && fine; ++i) fine = await(launch, rank, segment.picked + i, epoch, watch, place);
         }
-        return true;
+        const bool all = team::all(fine);
+        wait_ns += now_ns() - start;
+        return all;
     }
 
     /// Segment by segment: waits, then copies each span read to the span written of the same index.
@@ -152,7 +160,8 @@ struct Worker {
     /// Sums sources in segment order.
     __device__ __forceinline__ bool sum(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
 #ifdef MK_TILE_N
-        if (streams(rank, instruction)) return reduce_stream(rank, instruction, bulk, shared, Ready{*this});
+        const Stream stream{rank, instruction, shared};
+        if (stream.is_whole()) return ready_all(instruction) && stream.sum(bulk);
 #endif
         return reduce(rank, instruction, Ready{*this});
     }

@@ -9,9 +9,6 @@ use super::{Form, Problem};
 use crate::operator::{PlanError, check_instructions};
 use crate::profile::Profile;
 
-/// Rows of tiles of all slices that take turns column by column.
-const STRIP: u64 = 16;
-
 /// The plan's geometry as one rank sees it.
 pub(super) struct Layout<'a> {
     pub(super) problem: &'a Problem,
@@ -263,7 +260,7 @@ impl<'a> Layout<'a> {
     pub(super) fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
         self.groups().into_iter().flat_map(move |group| {
             let longest = group.iter().map(|&s| self.tile_count(s)).max().unwrap_or(0);
-            let height = (STRIP / group.len() as u64).max(1);
+            let height = (self.profile.strip() / group.len() as u64).max(1);
             (0..longest).flat_map(move |turn| {
                 let slices = group.clone().into_iter().filter(move |&s| turn < self.tile_count(s));
                 slices.map(move |s| self.tile(s, self.in_strips(s, turn, height)))
