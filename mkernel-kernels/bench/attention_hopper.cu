@@ -6,7 +6,7 @@
 using Shape = mk::AttentionShape<DIM, KEYS, STAGES, BOXES>;
 
 constexpr int kMaxSegments = 16;
-constexpr unsigned kClaims = 2;  // tiles claimed ahead
+constexpr unsigned kClaims = 2;  // tiles between the producer and the stores
 
 /// What the host passes. Tiles are numbered by group of heads, in it by row (the last row first if causal), then head.
 struct Problem {
@@ -70,7 +70,7 @@ struct Caller {
     __device__ void stored(const mk::AttentionTile&) { atomicAdd(problem.stored, 1ull); }
 };
 
-/// Tile numbers on their way from the claiming warp to the five roles.
+/// Tile numbers on their way from the producer to the stores and the consumers.
 struct Claims {
     unsigned base;  // for each slot: a filling and an emptying barrier, the number
     mk::Ring<kClaims> ring;
@@ -80,7 +80,7 @@ struct Claims {
     __device__ static void init(unsigned base) {
         for (unsigned slot = 0; slot < kClaims; ++slot) {
             mk::barrier::init(base + slot * 24, 1);
-            mk::barrier::init(base + slot * 24 + 8, 5);
+            mk::barrier::init(base + slot * 24 + 8, 4);
         }
     }
 
@@ -96,23 +96,13 @@ struct Claims {
         int number;
         mk::barrier::wait(full(), ring.parity);
         asm volatile("ld.shared.b32 %0, [%1];" : "=r"(number) : "r"(full() + 16) : "memory");
-        if (lanes >= 32) number = __shfl_sync(~0u, number, 0);
+        number = __shfl_sync(~0u, number, 0);
         if (lanes == 128) mk::gemm_detail::meet(barrier, 128);
         if (leads) mk::barrier::arrive(full() + 8);
         ring.advance();
         return number;
     }
 };
-
-__device__ void claim(const Problem& problem, Claims claims) {
-    const unsigned tiles = Caller::tiles(problem);
-    for (;;) {
-        const unsigned number = atomicAdd(problem.counter, 1);
-        claims.put(number < tiles ? static_cast<int>(number) : -1);
-        if (number >= tiles) break;
-    }
-    if (atomicAdd(problem.counter + 1, 1) + 1 == gridDim.x) problem.counter[0] = 0, problem.counter[1] = 0;
-}
 
 __device__ void consume(mk::AttentionShared<Shape> shared, Claims claims) {
     const unsigned part = __shfl_sync(~0u, threadIdx.x / 128 - 1, 0), thread = threadIdx.x % 128;
@@ -123,14 +113,19 @@ __device__ void consume(mk::AttentionShared<Shape> shared, Claims claims) {
     mk::attention_consume_end<Shape>(consumer, part);
 }
 
+/// Claims too: only when the loads of a tile are issued is the next one claimed, so that no CTA hoards.
 __device__ void produce(const Problem& problem, mk::AttentionShared<Shape> shared, Claims claims) {
+    const unsigned tiles = Caller::tiles(problem);
     Caller caller(problem);
     mk::AttentionProducer<Shape> producer;
     mk::AttentionTile tile;
-    for (int number; (number = claims.next(true, 0, 1)) >= 0;) {
+    for (unsigned number; (number = atomicAdd(problem.counter, 1)) < tiles;) {
+        claims.put(number);
         caller.describe(number, tile);
         mk::attention_produce<Shape>(tile, caller, shared, producer);
     }
+    claims.put(-1);
+    if (atomicAdd(problem.counter + 1, 1) + 1 == gridDim.x) problem.counter[0] = 0, problem.counter[1] = 0;
     mk::attention_produce_end<Shape>(shared, producer);
 }
 
@@ -165,7 +160,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention(const __grid_cons
         mk::give_registers<GIVE>();
         if (threadIdx.x == 0) produce(problem, shared, claims);
         if (threadIdx.x / 32 == 1 || threadIdx.x / 32 == 2) store(problem, shared, claims);
-        if (threadIdx.x == 96) claim(problem, claims);
     } else {
         mk::take_registers<TAKE>();
         consume(shared, claims);

@@ -15,15 +15,17 @@ from collections import namedtuple
 from attention_engine import Engine, Segment, Variant, build_all, name
 from gemm_hopper import graph_of, timed_round
 
-CHOSEN = {(128, False): Variant(128, 176, 2, 1), (128, True): Variant(128, 128, 2, 2)}
-CANDIDATES = [Variant(128, 176, 2, 1), Variant(128, 160, 2, 2), Variant(128, 128, 2, 2)]
-CHECKED = CANDIDATES + [
-    Variant(64, 128, 4, 2), Variant(256, 64, 2, 2), CANDIDATES[0]._replace(kind="f16"),
-    Variant(64, 128, 2, 1, kind="f16"), Variant(256, 64, 2, 1, kind="f16"),
+CANDIDATES = {
+    64: [Variant(64, 128, 4, 2), Variant(64, 176, 3, 2), Variant(64, 192, 3, 2)],
+    128: [Variant(128, 128, 2, 2), Variant(128, 160, 2, 2), Variant(128, 176, 2, 1)],
+    256: [Variant(256, 64, 2, 2)],
+}
+CHOSEN = {(64, False): 0, (64, True): 0, (128, False): 2, (128, True): 0, (256, False): 0, (256, True): 0}
+CHECKED = [v for candidates in CANDIDATES.values() for v in candidates] + [
+    Variant(128, 176, 2, 1, kind="f16"), Variant(64, 128, 2, 1, kind="f16"), Variant(256, 64, 2, 1, kind="f16"),
 ]  # fmt: skip
-# Batch 4, 16 heads, dim 128: a sixteenth of the sequence's queries, all keys; then causal squares.
-SEQUENCES, CAUSAL = (12288, 24576, 49152, 98304, 196608), (4096, 8192, 16384)
-HEADS, DIM = 64, 128
+# Batch 4, 16 heads: a sixteenth of the sequence's queries, all keys; then causal squares.
+SEQUENCES, CAUSAL, HEADS = (12288, 24576, 49152, 98304, 196608), (4096, 8192, 16384), 64
 LIMIT = {"bf16": 4e-3, "f16": 6e-4}  # of a tile's relative error: one rounding of the output, one of the weights
 
 # `inputs`: random; mean (all weights alike: exact); pick (one key has all the weight: exact); large (scores of some
@@ -96,7 +98,8 @@ def reference(torch, case, q, k, v):
     if case.causal:
         rows = torch.arange(q.shape[1], device="cuda") + case.query
         scores.masked_fill_(positions[None, None, :] > rows[None, :, None], float("-inf"))
-    return torch.softmax(scores, 2) @ v
+    weights = (scores - scores.amax(2, keepdim=True)).exp()
+    return weights @ v / weights.sum(2, keepdim=True)
 
 
 def worst_tile(got, expected):
@@ -186,7 +189,7 @@ def check_gates(torch, engine, seed):
 
 def check(seed, quick, spin_limit):
     """Checks every variant, or with `quick` (for compute-sanitizer) a few on small shapes; returns the failures."""
-    variants = [CHECKED[0], CHECKED[3], CHECKED[4]] if quick else CHECKED
+    variants = [v[-1] for v in CANDIDATES.values()] if quick else CHECKED
     built = build_all(variants, spin_limit)
     import torch  # after the compiler's processes: they must not inherit CUDA
 
@@ -209,17 +212,17 @@ def check(seed, quick, spin_limit):
 
 def bench_shape(torch, engines, shape, contenders, rounds):
     """Times cuDNN and the contenders (variant, heads of a group); returns {label: median us}."""
-    (q_rows, kv_rows, causal), rows = shape, [Segment(0, shape[1], 0)]
+    (q_rows, kv_rows, causal, dim), rows = shape, [Segment(0, shape[1], 0)]
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    q, k, v = (torch.randn(4, HEADS // 4, r, DIM, device="cuda", dtype=torch.bfloat16) for r in (q_rows, kv_rows, kv_rows))
+    q, k, v = (torch.randn(4, HEADS // 4, r, dim, device="cuda", dtype=torch.bfloat16) for r in (q_rows, kv_rows, kv_rows))
     out, theirs, kept = torch.empty_like(q), [], []
 
     def cudnn():
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             theirs[:] = [torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)]
 
-    flat = [t.view(HEADS, -1, DIM) for t in (q, k, v)]
+    flat = [t.view(HEADS, -1, dim) for t in (q, k, v)]
     launches = max(1, int(1.5e12 / flops(shape)))
     graphs = {"cudnn": graph_of(torch, cudnn, launches)}
     graphs["cudnn"].replay()
@@ -239,18 +242,17 @@ def bench_shape(torch, engines, shape, contenders, rounds):
 
 
 def flops(shape):
-    q_rows, kv_rows, causal = shape
-    return 4 * HEADS * DIM * (q_rows * (q_rows + 1) / 2 if causal else q_rows * kv_rows)
+    q_rows, kv_rows, causal, dim = shape
+    return 4 * HEADS * dim * (q_rows * (q_rows + 1) / 2 if causal else q_rows * kv_rows)
 
 
-def bench(every, as_json, rounds, only):
-    shapes = [(s // 16, s, False) for s in SEQUENCES] + [(s, s, True) for s in CAUSAL]
+def bench(every, as_json, rounds, dims, only):
+    shapes = [(s // 16, s, False, d) for d in dims for s in SEQUENCES] + [(s, s, True, d) for d in dims for s in CAUSAL]
     plan = {}
-    for s in shapes:
-        if only and s[1] not in only:
-            continue
-        groups = (8, 16) if s[2] else (1,)
-        plan[s] = [(v, g) for v in CANDIDATES for g in groups] if every else [(CHOSEN[DIM, s[2]], groups[-1])]
+    for s in (s for s in shapes if not only or s[1] in only):
+        groups = (16, 32) if s[2] else (1,)
+        chosen = [(CANDIDATES[s[3]][CHOSEN[s[3], s[2]]], groups[0])]
+        plan[s] = [(v, g) for v in CANDIDATES[s[3]] for g in groups] if every else chosen
     built = build_all(variant for contenders in plan.values() for variant, _ in contenders)
     import torch
 
@@ -259,11 +261,11 @@ def bench(every, as_json, rounds, only):
     for shape, contenders in plan.items():
         medians = bench_shape(torch, engines, shape, contenders, rounds)
         base, work = medians.pop("cudnn"), flops(shape)
-        size = f"{shape[0]}x{shape[1]}" + (" causal" if shape[2] else "")
-        print(f"{size:20} cudnn {base:10.2f} us {work / base / 1e6:6.0f} TFLOP/s", flush=True)
+        size = f"{shape[0]}x{shape[1]}x{shape[3]}" + (" causal" if shape[2] else "")
+        print(f"{size:24} cudnn {base:10.2f} us {work / base / 1e6:6.0f} TFLOP/s", flush=True)
         for (variant, group), us in sorted(medians.items(), key=lambda item: item[1]):
             label = f"{name(variant)} group{group}"
-            print(f"   {label:44} {us:10.2f} us {work / us / 1e6:6.0f} TFLOP/s  ratio {base / us:.3f}", flush=True)
+            print(f"   {label:48} {us:10.2f} us {work / us / 1e6:6.0f} TFLOP/s  ratio {base / us:.3f}", flush=True)
             if as_json:
                 print(json.dumps({"shape": shape, "variant": label, "us": us, "cudnn_us": base}))
         torch.cuda.empty_cache()
@@ -273,6 +275,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("check", "bench"))
     parser.add_argument("--all", action="store_true", help="bench: every candidate, not the chosen variant only")
+    parser.add_argument("--dims", type=int, nargs="*", default=[128], help="bench: head dimensions")
     parser.add_argument("--only", type=int, nargs="*", help="bench: only these numbers of keys")
     parser.add_argument("--quick", action="store_true", help="check: few and small, for compute-sanitizer")
     parser.add_argument("--spin-limit", type=int, help="check: debug build, whose waits trap after so many tries")
@@ -282,7 +285,7 @@ def main():
     options = parser.parse_args()
     if options.what == "check":
         sys.exit(1 if check(options.seed, options.quick, options.spin_limit) else 0)
-    bench(options.all, options.json, options.rounds, options.only)
+    bench(options.all, options.json, options.rounds, options.dims, options.only)
 
 
 if __name__ == "__main__":

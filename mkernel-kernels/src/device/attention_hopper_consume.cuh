@@ -116,7 +116,6 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             if (block.is_last) break;
         }
         barrier::wait(shared.full_k(at.keys.slot), at.keys.parity);
-        block = shared.get_block(at.keys.slot);
         const unsigned keys = uniform(shared.k(at.keys.slot)), values = uniform(shared.v(at.values.slot));
         gemm_detail::meet(kTurnBarrier + part, 256);
         wgmma::pin(scores);
@@ -136,6 +135,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             wgmma::wait<1>();
         }
         wgmma::pin(scores);
+        block = shared.get_block(at.keys.slot);
         release_keys<Shape>(shared, at, block, part, thread);
         if (!is_whole<Shape>(block, part)) mask<Shape>(block, row, lane, scores);
         softmax.digest(scores);

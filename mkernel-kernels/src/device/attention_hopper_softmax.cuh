@@ -1,9 +1,9 @@
 // No Rust twin, as attention_hopper.cuh. The running softmax of one consumer's 64 rows, in registers.
 //
 // A thread holds two rows of the scores, eight apart, and of each row the columns 8j + 2*(t%4) and the next (wgmma.cuh);
-// the four threads of a quad share their rows. State of a row: the maximum so far, and this thread's part of the sum of
-// exponentials relative to it. Exponentials are 2^(scale * (score - maximum)), one fused multiply-add each; the scaled
-// maximum is rounded once and the same for the exponentials and the rescaling, so that its error cancels.
+// the four threads of a quad share their rows. State of a row: the scaled maximum so far, and this thread's part of the
+// sum of exponentials relative to it. Exponentials are 2^(scale * score - maximum), one fused multiply-add each; the
+// scaled maximum is rounded once and the same for the exponentials and the rescaling, so that its error cancels.
 #pragma once
 
 #include "attention_hopper.cuh"
@@ -60,30 +60,35 @@ __device__ __forceinline__ void round(const float (&scores)[Shape::kScores], uns
 /// The state of the thread's two rows.
 template <class Shape>
 struct Softmax {
-    float maximum[2] = {-infinity(), -infinity()};
-    float sum[2] = {0, 0};      // of this thread's columns
-    float rescale[2] = {0, 0};  // what the last block made of earlier exponentials
+    float maximum[2] = {-infinity(), -infinity()};  // scaled and rounded
+    float sum[2] = {0, 0};                          // of this thread's columns
+    float rescale[2] = {0, 0};                      // what the last block made of earlier exponentials
 
-    /// Takes a block of scores in and turns them into exponentials.
+    /// Takes a block of scores in and turns them into exponentials. One warp has the scheduler almost to itself here, so
+    /// every chain is four instructions wide.
     __device__ __forceinline__ void digest(float (&scores)[Shape::kScores]) {
+        float highest[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float highest = maximum[half];
+        for (int i = 4; i < Shape::kScores; ++i) highest[i % 4] = fmaxf(highest[i % 4], scores[i]);
+        float added[4], base[2];
 #pragma unroll
-            for (int i = 2 * half; i < Shape::kScores; i += 4) highest = fmaxf(highest, fmaxf(scores[i], scores[i + 1]));
-            highest = over_quad(highest, [](float a, float b) { return fmaxf(a, b); });
+        for (int row = 0; row < 2; ++row) {
+            float block = fmaxf(highest[2 * row], highest[2 * row + 1]);
+            block = over_quad(block, [](float a, float b) { return fmaxf(a, b); }) * Shape::kScale;
+            const float before = maximum[row];
+            maximum[row] = fmaxf(before, block);
             // A row that has seen nothing, or nothing but -inf, has no finite maximum to subtract.
-            const float origin = highest == -infinity() ? 0.0f : highest * Shape::kScale;
-            rescale[half] = power(__fmaf_rn(maximum[half], Shape::kScale, -origin));
-            maximum[half] = highest;
-            float added = 0;
+            base[row] = maximum[row] == -infinity() ? 0.0f : maximum[row];
+            rescale[row] = power(before - base[row]);
+        }
 #pragma unroll
-            for (int i = 2 * half; i < Shape::kScores; i += 4) {
-                scores[i] = power(__fmaf_rn(scores[i], Shape::kScale, -origin));
-                scores[i + 1] = power(__fmaf_rn(scores[i + 1], Shape::kScale, -origin));
-                added += scores[i] + scores[i + 1];
-            }
-            sum[half] = __fmaf_rn(sum[half], rescale[half], added);
+        for (int i = 0; i < Shape::kScores; ++i) {
+            scores[i] = power(__fmaf_rn(scores[i], Shape::kScale, -base[i % 4 / 2]));
+            added[i % 4] = i < 4 ? scores[i] : added[i % 4] + scores[i];
+        }
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            sum[row] = __fmaf_rn(sum[row], rescale[row], added[2 * row] + added[2 * row + 1]);
         }
     }
 
