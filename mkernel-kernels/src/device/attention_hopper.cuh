@@ -74,7 +74,7 @@ struct AttentionShape {
     static constexpr unsigned kOffsetK = 2 * kBytesQ, kOffsetV = kOffsetK + kStages * kBytesKeys;
     static constexpr unsigned kOffsetStaging = kOffsetV + kStages * kBytesKeys;
     static constexpr unsigned kOffsetBlocks = kOffsetStaging + 2 * kStaging * kBoxBytes;
-    static constexpr unsigned kOffsetBarriers = kOffsetBlocks + kStages * 16;
+    static constexpr unsigned kOffsetBarriers = kOffsetBlocks + 2 * kStages * 16;
     static constexpr unsigned kBarriers = 4 * kStages + 4 + 4 * kStaging;
     static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * kBarriers;
 
@@ -125,19 +125,26 @@ struct AttentionShared {
         barrier::publish();
     }
 
-    /// Leaves word of the block in a stage of K; the producer, before it arrives there.
-    __device__ __forceinline__ void put_block(unsigned stage, const AttentionBlock& block) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(base + Shape::kOffsetBlocks + stage * 16),
-                     "r"(block.keys), "r"(block.diagonal), "r"(static_cast<int>(block.is_last))
+    /// Where word of the block in a stage of K is left. Each stage has two places in turn, so that one is overwritten only
+    /// when all warps are done with a later block: a stage of K is handed back by one warp for all four, which orders
+    /// their products but not their reads.
+    __device__ __forceinline__ unsigned block(Ring<Shape::kStages> ring) const {
+        return base + Shape::kOffsetBlocks + (ring.slot + ring.parity * Shape::kStages) * 16;
+    }
+
+    /// Leaves word of the next block; the producer, before it arrives at the stage.
+    __device__ __forceinline__ void put_block(Ring<Shape::kStages> ring, const AttentionBlock& block) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(this->block(ring)), "r"(block.keys),
+                     "r"(block.diagonal), "r"(static_cast<int>(block.is_last))
                      : "memory");
     }
 
     /// Reads what the producer left; the same for the whole warp, and known to the compiler to be.
-    __device__ __forceinline__ AttentionBlock get_block(unsigned stage) const {
+    __device__ __forceinline__ AttentionBlock get_block(Ring<Shape::kStages> ring) const {
         int keys, diagonal, last, unused;
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(keys), "=r"(diagonal), "=r"(last), "=r"(unused)
-                     : "r"(base + Shape::kOffsetBlocks + stage * 16)
+                     : "r"(this->block(ring))
                      : "memory");
         keys = __shfl_sync(~0u, keys, 0), diagonal = __shfl_sync(~0u, diagonal, 0);
         return {keys, diagonal, __shfl_sync(~0u, last, 0) != 0};
@@ -211,7 +218,7 @@ __device__ __forceinline__ void load_keys(const AttentionBlock& block, const Att
                                           AttentionShared<Shape> shared, Ring<Shape::kStages>& ring) {
     const unsigned full = shared.full_k(ring.slot);
     barrier::wait(shared.empty_k(ring.slot), ring.parity ^ 1);
-    shared.put_block(ring.slot, block);
+    shared.put_block(ring, block);
     if (block.keys > 0) {
         const int row = segment.k_row + start;
         load<Shape::kBoxes>(shared.k(ring.slot), Shape::kBoxKeys, segment.k, segment.k_column, row, full);

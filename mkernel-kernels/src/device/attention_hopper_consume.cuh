@@ -93,7 +93,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
     at.started = true;
 
     barrier::wait(shared.full_k(at.keys.slot), at.keys.parity);
-    AttentionBlock block = shared.get_block(at.keys.slot);
+    AttentionBlock block = shared.get_block(at.keys);
     barrier::wait(shared.full_q(part), at.queries.parity);
     at.queries.advance();
     wgmma::pin(scores);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             wgmma::wait<1>();
         }
         wgmma::pin(scores);
-        block = shared.get_block(at.keys.slot);
+        block = shared.get_block(at.keys);
         release_keys<Shape>(shared, at, block, part, thread);
         if (!is_whole<Shape>(block, part)) mask<Shape>(block, row, lane, scores);
         softmax.digest(scores);

@@ -114,6 +114,7 @@ __device__ __forceinline__ void add_alone(unsigned values, const AttentionBlock&
                                           float (&output)[Shape::kSums]) {
     if (!is_whole<Shape>(block, part) && clean<Shape>(values, block, part, thread)) {
         add_seen<Shape>(values, block, row, thread % 32, weights, output);
+        gemm_detail::meet(gemm_detail::kPartBarrier + part, 128);  // one warp hands the stage back for all four
     } else {
         wgmma::pin(output);
         wgmma::fence();
