@@ -9,11 +9,11 @@
 //   warp 3             the caller's, for claiming ahead
 //   warps 4-7, 8-11    attention_consume   64 rows each: scores, softmax, products with the values (see its file)
 // The producer cuts each segment into blocks of `kKeys` keys from its start, leaves out those that the mask hides from
-// the whole tile, and passes on with each block of keys what the consumers must know of it (`AttentionBlock`). So they
-// need to know nothing of tiles and segments. Each role goes on with the next tile by itself.
+// the whole tile, and passes on with each block what the consumers must know of it (`AttentionBlock`): they know nothing
+// of tiles and segments. Each role goes on with the next tile by itself.
 //
-// Bytes beside the wanted ones may be anything, NaN included: rows past a segment's end and keys that a row does not see
-// take no part. A row that sees no key is NaN, as on the host.
+// Bytes beside the wanted ones may be anything, NaN included: rows past a segment's end and keys that a row does not
+// see take no part. A row that sees no key is NaN, as on the host.
 //
 // Why no wait here can hang: as in gemm_hopper.cuh; `arrived` is the only wait on other CTAs and must return, also when
 // the launch is aborted. The two consumers take turns, by equal numbers of turns a tile.
@@ -83,8 +83,8 @@ struct AttentionShape {
     static_assert(kSharedBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
-/// The engine's shared memory: Q of both consumers, stages of K, stages of V, staging, what is known of each stage of K,
-/// barriers; `base` is 1024-byte aligned.
+/// The engine's shared memory: Q of both consumers, stages of K, stages of V, staging, word of the blocks in the stages of
+/// K, barriers; `base` is 1024-byte aligned.
 template <class Shape>
 struct AttentionShared {
     unsigned base;
@@ -125,9 +125,9 @@ struct AttentionShared {
         barrier::publish();
     }
 
-    /// Where word of the block in a stage of K is left. Each stage has two places in turn, so that one is overwritten only
-    /// when all warps are done with a later block: a stage of K is handed back by one warp for all four, which orders
-    /// their products but not their reads.
+    /// Where word of the block in a stage of K is left. Each stage has two places in turn, so that one is overwritten
+    /// only when all warps have multiplied a later block: one warp hands a stage back for all four, which orders their
+    /// products but not their reads.
     __device__ __forceinline__ unsigned block(Ring<Shape::kStages> ring) const {
         return base + Shape::kOffsetBlocks + (ring.slot + ring.parity * Shape::kStages) * 16;
     }

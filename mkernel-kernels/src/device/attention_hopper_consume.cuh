@@ -36,7 +36,8 @@ __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys, f
 #pragma unroll
     for (int i = 0; i < Shape::kDim / 16; ++i) {
         const int box = i / 4, step = i % 4 * 32;
-        wgmma::mma<0>(scores, wgmma::on(q, box * Shape::kBoxBytes + step), wgmma::on(k, box * Shape::kBoxKeys + step), i > 0);
+        const unsigned long long a = wgmma::on(q, box * Shape::kBoxBytes + step);
+        wgmma::mma<0>(scores, a, wgmma::on(k, box * Shape::kBoxKeys + step), i > 0);
     }
 }
 
@@ -115,8 +116,8 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             release_values<Shape>(shared, at, thread);
             if (block.is_last) break;
         }
-        barrier::wait(shared.full_k(at.keys.slot), at.keys.parity);
         const unsigned keys = uniform(shared.k(at.keys.slot)), values = uniform(shared.v(at.values.slot));
+        barrier::wait(shared.full_k(at.keys.slot), at.keys.parity);
         gemm_detail::meet(kTurnBarrier + part, 256);
         wgmma::pin(scores);
         wgmma::pin(output);
@@ -125,6 +126,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
         wgmma::commit();
         if (is_alone) {
             gemm_detail::pass(kTurnBarrier + (part ^ 1), 256);
+            block = shared.get_block(at.keys);
             wgmma::wait<0>();
         } else {
             barrier::wait(shared.full_v(at.values.slot), at.values.parity);
@@ -132,10 +134,10 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             add_products<Shape>(values, weights, output);
             wgmma::commit();
             gemm_detail::pass(kTurnBarrier + (part ^ 1), 256);
+            block = shared.get_block(at.keys);
             wgmma::wait<1>();
         }
         wgmma::pin(scores);
-        block = shared.get_block(at.keys);
         release_keys<Shape>(shared, at, block, part, thread);
         if (!is_whole<Shape>(block, part)) mask<Shape>(block, row, lane, scores);
         softmax.digest(scores);

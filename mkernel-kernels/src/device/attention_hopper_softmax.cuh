@@ -1,7 +1,7 @@
 // No Rust twin, as attention_hopper.cuh. The running softmax of one consumer's 64 rows, in registers.
 //
-// A thread holds two rows of the scores, eight apart, and of each row the columns 8j + 2*(t%4) and the next (wgmma.cuh);
-// the four threads of a quad share their rows. State of a row: the scaled maximum so far, and this thread's part of the
+// A thread holds two rows of the scores, eight apart, of each the columns 8j + 2*(t%4) and the next (wgmma.cuh); the
+// four threads of a quad share their rows. State of a row: the scaled maximum so far, and this thread's part of the
 // sum of exponentials relative to it. Exponentials are 2^(scale * score - maximum), one fused multiply-add each; the
 // scaled maximum is rounded once and the same for the exponentials and the rescaling, so that its error cancels.
 #pragma once
@@ -64,8 +64,8 @@ struct Softmax {
     float sum[2] = {0, 0};                          // of this thread's columns
     float rescale[2] = {0, 0};                      // what the last block made of earlier exponentials
 
-    /// Takes a block of scores in and turns them into exponentials. One warp has the scheduler almost to itself here, so
-    /// every chain is four instructions wide.
+    /// Takes a block of scores in and turns them into exponentials. One warp has the scheduler almost to itself here,
+    /// so every chain is four instructions wide.
     __device__ __forceinline__ void digest(float (&scores)[Shape::kScores]) {
         float highest[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll

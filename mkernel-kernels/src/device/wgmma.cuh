@@ -85,7 +85,7 @@ __device__ __forceinline__ void pin(float (&d)[Count]) {
 
 #define MK_MMA(columns) "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." MK_WGMMA_TYPE "." MK_WGMMA_TYPE " {"
 
-// d[64,columns] (+)= a[64,16] * b[16,columns], `a` in shared memory; a to t are the numbers of the operands that follow.
+// d[64,columns] (+)= a[64,16] * b[16,columns], `a` in shared memory; a_ to t_ are the numbers of the other operands.
 #define MK_MMA_SHARED(columns, sums, a_, b_, p_, t_)                                                       \
     template <int TransposedB>                                                                             \
     __device__ __forceinline__ void mma(float (&d)[sums], unsigned long long a, unsigned long long b,      \
@@ -96,8 +96,8 @@ __device__ __forceinline__ void pin(float (&d)[Count]) {
                      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposedB));               \
     }
 
-// As MK_MMA_SHARED with `a` in registers: columns 2 * (t % 4) and the next of row t % 32 / 4, the same eight rows below,
-// then both eight columns on; and always adding.
+// As MK_MMA_SHARED with `a` in registers: columns 2 * (t % 4) and the next of row 16 * (t / 32) + t % 32 / 4, the same
+// eight rows below, then both eight columns on; and always adding.
 #define MK_MMA_HELD(columns, sums, a0_, a1_, a2_, a3_, b_, t_)                                               \
     template <int TransposedB>                                                                               \
     __device__ __forceinline__ void mma(float (&d)[sums], const unsigned* a, unsigned long long b) {         \
@@ -109,10 +109,7 @@ __device__ __forceinline__ void pin(float (&d)[Count]) {
     }
 
 MK_MMA_SHARED(64, 32, 32, 33, 34, 35)
-MK_MMA_SHARED(80, 40, 40, 41, 42, 43)
-MK_MMA_SHARED(112, 56, 56, 57, 58, 59)
 MK_MMA_SHARED(128, 64, 64, 65, 66, 67)
-MK_MMA_SHARED(144, 72, 72, 73, 74, 75)
 MK_MMA_SHARED(160, 80, 80, 81, 82, 83)
 MK_MMA_SHARED(176, 88, 88, 89, 90, 91)
 MK_MMA_SHARED(192, 96, 96, 97, 98, 99)
