@@ -60,7 +60,7 @@ class Engine:
         check(driver().cuModuleGetFunction(ctypes.byref(self.function), self.module, name), "cuModuleGetFunction")
         barriers = 4 * v.stages + 4 + 4 * v.boxes
         claims = 2 * 24  # of the harness
-        self.shared = v.dim * 2 * (ROWS + 2 * v.stages * v.keys) + 2 * v.boxes * 8192 + 2 * v.stages * 16 + barriers * 8
+        self.shared = v.dim * 2 * (ROWS + 2 * v.stages * v.keys) + 2 * v.boxes * 8192 + v.stages * 16 + barriers * 8
         self.shared += claims
         check(driver().cuFuncSetAttribute(self.function, 8, self.shared), "maximal dynamic shared memory")
 

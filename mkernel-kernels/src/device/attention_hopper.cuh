@@ -9,8 +9,8 @@
 //   warp 3             the caller's, for claiming ahead
 //   warps 4-7, 8-11    attention_consume   64 rows each: scores, softmax, products with the values (see its file)
 // The producer cuts each segment into blocks of `kKeys` keys from its start, leaves out those that the mask hides from
-// the whole tile, and passes on with each block what the consumers must know of it (`AttentionBlock`): they know nothing
-// of tiles and segments. Each role goes on with the next tile by itself.
+// the whole tile, and passes on with each block what the consumers must know of it (`AttentionBlock`): they know
+// nothing of tiles and segments. Each role goes on with the next tile by itself.
 //
 // Bytes beside the wanted ones may be anything, NaN included: rows past a segment's end and keys that a row does not
 // see take no part. A row that sees no key is NaN, as on the host.
@@ -74,7 +74,7 @@ struct AttentionShape {
     static constexpr unsigned kOffsetK = 2 * kBytesQ, kOffsetV = kOffsetK + kStages * kBytesKeys;
     static constexpr unsigned kOffsetStaging = kOffsetV + kStages * kBytesKeys;
     static constexpr unsigned kOffsetBlocks = kOffsetStaging + 2 * kStaging * kBoxBytes;
-    static constexpr unsigned kOffsetBarriers = kOffsetBlocks + 2 * kStages * 16;
+    static constexpr unsigned kOffsetBarriers = kOffsetBlocks + kStages * 16;
     static constexpr unsigned kBarriers = 4 * kStages + 4 + 4 * kStaging;
     static constexpr unsigned kSharedBytes = kOffsetBarriers + 8 * kBarriers;
 
@@ -83,8 +83,8 @@ struct AttentionShape {
     static_assert(kSharedBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
-/// The engine's shared memory: Q of both consumers, stages of K, stages of V, staging, word of the blocks in the stages of
-/// K, barriers; `base` is 1024-byte aligned.
+/// The engine's shared memory: Q of both consumers, stages of K, stages of V, staging, word of the blocks in the stages
+/// of K, barriers; `base` is 1024-byte aligned.
 template <class Shape>
 struct AttentionShared {
     unsigned base;
@@ -116,35 +116,28 @@ struct AttentionShared {
 
     /// Sets up the barriers; one thread, then a CTA barrier. Unrolled, as in GemmShared.
     __device__ __forceinline__ void init() const {
-        constexpr unsigned kQ = 4 * Shape::kStages, kStaged = kQ + 4, kFree = kStaged + 2 * Shape::kStaging;
+        constexpr unsigned kQ = 4 * Shape::kStages, kFree = kQ + 4 + 2 * Shape::kStaging;
 #pragma unroll
         for (unsigned i = 0; i < Shape::kBarriers; ++i) {
-            const bool by_consumers = i < kQ && i / Shape::kStages % 2 == 1;
-            barrier::init(full_k(i), by_consumers ? 2 : i >= kStaged && i < kFree ? 4 : 1);
+            const bool by_all = i < kQ && i / Shape::kStages % 2 == 1, by_consumer = i >= kQ + 2 && i < kFree;
+            barrier::init(full_k(i), by_all ? 8 : by_consumer ? 4 : 1);  // each warp of a consumer arrives
         }
         barrier::publish();
     }
 
-    /// Where word of the block in a stage of K is left. Each stage has two places in turn, so that one is overwritten
-    /// only when all warps have multiplied a later block: one warp hands a stage back for all four, which orders their
-    /// products but not their reads.
-    __device__ __forceinline__ unsigned block(Ring<Shape::kStages> ring) const {
-        return base + Shape::kOffsetBlocks + (ring.slot + ring.parity * Shape::kStages) * 16;
-    }
-
-    /// Leaves word of the next block; the producer, before it arrives at the stage.
-    __device__ __forceinline__ void put_block(Ring<Shape::kStages> ring, const AttentionBlock& block) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(this->block(ring)), "r"(block.keys),
-                     "r"(block.diagonal), "r"(static_cast<int>(block.is_last))
+    /// Leaves word of the block in a stage of K; the producer, before it arrives there.
+    __device__ __forceinline__ void put_block(unsigned stage, const AttentionBlock& block) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %3};" ::"r"(base + Shape::kOffsetBlocks + stage * 16),
+                     "r"(block.keys), "r"(block.diagonal), "r"(static_cast<int>(block.is_last))
                      : "memory");
     }
 
     /// Reads what the producer left; the same for the whole warp, and known to the compiler to be.
-    __device__ __forceinline__ AttentionBlock get_block(Ring<Shape::kStages> ring) const {
+    __device__ __forceinline__ AttentionBlock get_block(unsigned stage) const {
         int keys, diagonal, last, unused;
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(keys), "=r"(diagonal), "=r"(last), "=r"(unused)
-                     : "r"(this->block(ring))
+                     : "r"(base + Shape::kOffsetBlocks + stage * 16)
                      : "memory");
         keys = __shfl_sync(~0u, keys, 0), diagonal = __shfl_sync(~0u, diagonal, 0);
         return {keys, diagonal, __shfl_sync(~0u, last, 0) != 0};
@@ -218,7 +211,7 @@ __device__ __forceinline__ void load_keys(const AttentionBlock& block, const Att
                                           AttentionShared<Shape> shared, Ring<Shape::kStages>& ring) {
     const unsigned full = shared.full_k(ring.slot);
     barrier::wait(shared.empty_k(ring.slot), ring.parity ^ 1);
-    shared.put_block(ring, block);
+    shared.put_block(ring.slot, block);
     if (block.keys > 0) {
         const int row = segment.k_row + start;
         load<Shape::kBoxes>(shared.k(ring.slot), Shape::kBoxKeys, segment.k, segment.k_column, row, full);

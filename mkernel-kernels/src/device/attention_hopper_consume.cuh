@@ -41,22 +41,25 @@ __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys, f
     }
 }
 
-/// Hands back a stage of keys, and with the tile's last one the queries.
+/// Hands back a stage of keys, and with the tile's last one the queries. Every warp does so for itself: it orders what
+/// the warp read by ordinary loads, too.
 template <class Shape>
 __device__ __forceinline__ void release_keys(AttentionShared<Shape> shared, AttentionConsumer<Shape>& at,
-                                             const AttentionBlock& block, unsigned part, unsigned thread) {
-    if (thread == 0) {
+                                             const AttentionBlock& block, unsigned part, unsigned lane) {
+    __syncwarp();
+    if (lane == 0) {
         barrier::arrive(shared.empty_k(at.keys.slot));
         if (block.is_last) barrier::arrive(shared.empty_q(part));
     }
     at.keys.advance();
 }
 
-/// Hands back a stage of values.
+/// Hands back a stage of values, likewise.
 template <class Shape>
 __device__ __forceinline__ void release_values(AttentionShared<Shape> shared, AttentionConsumer<Shape>& at,
-                                               unsigned thread) {
-    if (thread == 0) barrier::arrive(shared.empty_v(at.values.slot));
+                                               unsigned lane) {
+    __syncwarp();
+    if (lane == 0) barrier::arrive(shared.empty_v(at.values.slot));
     at.values.advance();
 }
 
@@ -94,7 +97,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
     at.started = true;
 
     barrier::wait(shared.full_k(at.keys.slot), at.keys.parity);
-    AttentionBlock block = shared.get_block(at.keys);
+    AttentionBlock block = shared.get_block(at.keys.slot);
     barrier::wait(shared.full_q(part), at.queries.parity);
     at.queries.advance();
     wgmma::pin(scores);
@@ -103,7 +106,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
     wgmma::commit();
     wgmma::wait<0>();
     wgmma::pin(scores);
-    release_keys<Shape>(shared, at, block, part, thread);
+    release_keys<Shape>(shared, at, block, part, lane);
     if (!is_whole<Shape>(block, part)) mask<Shape>(block, row, lane, scores);
     softmax.digest(scores);
     round<Shape>(scores, weights);
@@ -113,7 +116,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
         if (is_alone) {
             barrier::wait(shared.full_v(at.values.slot), at.values.parity);
             add_alone<Shape>(shared.v(at.values.slot), block, part, thread, row, weights, output);
-            release_values<Shape>(shared, at, thread);
+            release_values<Shape>(shared, at, lane);
             if (block.is_last) break;
         }
         const unsigned keys = uniform(shared.k(at.keys.slot)), values = uniform(shared.v(at.values.slot));
@@ -126,7 +129,7 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
         wgmma::commit();
         if (is_alone) {
             gemm_detail::pass(kTurnBarrier + (part ^ 1), 256);
-            block = shared.get_block(at.keys);
+            block = shared.get_block(at.keys.slot);
             wgmma::wait<0>();
         } else {
             barrier::wait(shared.full_v(at.values.slot), at.values.parity);
@@ -134,17 +137,17 @@ __device__ __forceinline__ void attention_consume(AttentionShared<Shape> shared,
             add_products<Shape>(values, weights, output);
             wgmma::commit();
             gemm_detail::pass(kTurnBarrier + (part ^ 1), 256);
-            block = shared.get_block(at.keys);
+            block = shared.get_block(at.keys.slot);
             wgmma::wait<1>();
         }
         wgmma::pin(scores);
-        release_keys<Shape>(shared, at, block, part, thread);
+        release_keys<Shape>(shared, at, block, part, lane);
         if (!is_whole<Shape>(block, part)) mask<Shape>(block, row, lane, scores);
         softmax.digest(scores);
         wgmma::wait<0>();
         wgmma::pin(output);
         wgmma::pin(scores);
-        if (!is_alone) release_values<Shape>(shared, at, thread);
+        if (!is_alone) release_values<Shape>(shared, at, lane);
         round<Shape>(scores, weights);
         softmax.apply(output);
     }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void add_seen(unsigned values, const AttentionBlock& 
     for (int step = 0; step < Shape::kKeys / 16; ++step) {
         const unsigned* held = weights + 4 * step;
 #pragma unroll 1
-        for (int i = 0; i < 16; ++i) {
+        for (int i = 0; i < min(16, block.keys - step * 16); ++i) {  // beyond, the other consumer may be writing zeros
             const int key = step * 16 + i, holder = (lane & ~3u) + i % 8 / 2;
             const float a = widen(__shfl_sync(~0u, i < 8 ? held[0] : held[2], holder), i % 2);
             const float b = widen(__shfl_sync(~0u, i < 8 ? held[1] : held[3], holder), i % 2);
@@ -114,7 +114,6 @@ __device__ __forceinline__ void add_alone(unsigned values, const AttentionBlock&
                                           float (&output)[Shape::kSums]) {
     if (!is_whole<Shape>(block, part) && clean<Shape>(values, block, part, thread)) {
         add_seen<Shape>(values, block, row, thread % 32, weights, output);
-        gemm_detail::meet(gemm_detail::kPartBarrier + part, 128);  // one warp hands the stage back for all four
     } else {
         wgmma::pin(output);
         wgmma::fence();
