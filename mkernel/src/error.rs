@@ -48,6 +48,10 @@ pub enum Error {
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] mkernel_sim::SimError),
+    /// Repair the GPU's set-up, or ask for less: a GPU, its driver or its compiler stands in the way.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Gpu(#[from] Box<crate::gpu::GpuError>),
     /// Set the variables that the error names, or start the ranks with a launcher.
     #[error(transparent)]
     Config(#[from] Box<ConfigError>),

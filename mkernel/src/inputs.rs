@@ -10,8 +10,10 @@ use crate::tensor::{Tensor, TensorError, Tensors};
 pub enum Fill {
     /// Uniform in [-1, 1), rounded once to the element type.
     Real,
-    /// Integers from -1 to 1: sums of up to 2^24 products are exact in f32, so results compare bit for bit.
-    Integers,
+    /// Values for which every step of every operator is exact as long as sums fit 24 bits, so results compare bit for bit:
+    /// integers from -1 to 1, and where a function is taken of a sum, sums that are far enough apart for its limits. The
+    /// exponential of a difference of scores is 0 or 1, and `silu` of a gate is the gate itself or 0.
+    Exact,
 }
 
 /// New values for every input of `operator`.
@@ -40,9 +42,45 @@ fn stream(seed: u64, epoch: u64, index: u64) -> fastrand::Rng {
 }
 
 fn input(spec: &TensorSpec, fill: Fill, mut random: fastrand::Rng) -> Result<Tensor, TensorError> {
-    Tensor::fill(spec, || match (fill, spec.dtype) {
-        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => random.f32() * 2.0 - 1.0,
-        (Fill::Integers, _) | (_, DType::I32) => random.i8(-1..=1).into(),
+    match (fill, spec.dtype) {
+        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => Tensor::fill(spec, || random.f32() * 2.0 - 1.0),
+        (Fill::Exact, _) | (_, DType::I32) => exact(spec, random),
+    }
+}
+
+/// See [`Fill::Exact`].
+fn exact(spec: &TensorSpec, mut random: fastrand::Rng) -> Result<Tensor, TensorError> {
+    let scale = match spec.name {
+        // One element of a query is not zero, so that a score is one product: 0 or 4096 over at most 16.
+        "q" => return one_of_each_row(spec, random),
+        "k" => 64.0,
+        // Multiples of 128: exp(-g) is 0, or infinite, or 1 where g is 0.
+        "w_gate" => 128.0,
+        // These keep a product of both inside the range of f16.
+        "w_up" => 1.0 / 16.0,
+        "w_down" => 1.0 / 128.0,
+        _ => 1.0,
+    };
+    Tensor::fill(spec, || scale * f32::from(random.i8(-1..=1)))
+}
+
+/// Rows of zeros with one element of 64 or -64.
+fn one_of_each_row(spec: &TensorSpec, mut random: fastrand::Rng) -> Result<Tensor, TensorError> {
+    let columns = spec.matrix().1.max(1);
+    let (mut column, mut chosen) = (0, 0);
+    Tensor::fill(spec, || {
+        if column == 0 {
+            chosen = random.u64(0..columns);
+        }
+        let value = if column != chosen {
+            0.0
+        } else if random.bool() {
+            64.0
+        } else {
+            -64.0
+        };
+        column = (column + 1) % columns;
+        value
     })
 }
 

@@ -24,6 +24,8 @@ pub mod check;
 pub mod config;
 pub mod error;
 pub mod file;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod inputs;
 pub mod instance;
 pub mod outline;
@@ -38,6 +40,8 @@ mod job;
 mod planning;
 
 pub use error::Error;
+#[cfg(feature = "cuda")]
+pub use gpu::Gpu;
 pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;

@@ -23,7 +23,7 @@ fn shapes_interleave_and_each_keeps_its_instance() {
     let mut session = session(&[2, 1]);
     for epoch in 0..4 {
         for (index, problem) in [problem(50, 40, 30), problem(3, 5, 7), problem(50, 40, 31)].into_iter().enumerate() {
-            let tensors = inputs(&problem, Fill::Integers, 9, epoch).unwrap();
+            let tensors = inputs(&problem, Fill::Exact, 9, epoch).unwrap();
             let instance = session.operator(problem).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             assert_eq!((instance.sequence(), instance.launches()), (index as u64, epoch + 1));
@@ -203,7 +203,7 @@ fn another_split_of_roles_between_launches_changes_nothing_but_time() {
             roles.set(RoleName::Compute, compute);
             roles.set(RoleName::Send, send);
             instance.set_roles(&roles).unwrap();
-            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64).unwrap();
+            let tensors = inputs(&problem, Fill::Exact, 2, epoch as u64).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             let of = |role| report.roles.iter().filter(move |r| r.role == role).map(|r| r.ctas).collect::<Vec<_>>();
             assert_eq!((of(RoleName::Compute), of(RoleName::Send)), (vec![compute], vec![send]));
@@ -253,7 +253,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
             let (found, report) = session.operator(layer).unwrap().run(&given).unwrap();
             check(&layer, &given, &found, Extent::All, &[], 0).unwrap();
             assert_eq!(report.inter_out, report.inter_law);
-            let given = inputs(&dispatch, Fill::Integers, 4, epoch).unwrap();
+            let given = inputs(&dispatch, Fill::Exact, 4, epoch).unwrap();
             let instance = session.operator(dispatch).unwrap();
             let (found, _) = instance.run(&given).unwrap();
             let errors = check(&dispatch, &given, &found, Extent::All, &[], 0).unwrap();
@@ -261,7 +261,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
             let tiles = instance.tiles();
             assert!(check(&dispatch, &given, &found, Extent::Sampled, &tiles, 1).unwrap().elements > 0);
             let product = problem(30, 20, 10);
-            let given = inputs(&product, Fill::Integers, 5, epoch).unwrap();
+            let given = inputs(&product, Fill::Exact, 5, epoch).unwrap();
             let (found, _) = session.operator(product).unwrap().run(&given).unwrap();
             check(&product, &given, &found, Extent::All, &[], 0).unwrap();
         }

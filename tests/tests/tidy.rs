@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files that may contain unsafe code, each with the reason.
-const UNSAFE: [(&str, &str); 14] = [
+const UNSAFE: [(&str, &str); 16] = [
     ("mkernel-sim/src/block.rs", "bytes and counters that threads and processes share"),
     ("mkernel-sim/src/memory.rs", "raw bytes that threads share"),
     ("mkernel-sim/src/sgemm.rs", "calls the matrix product of a crate through pointers"),
     ("mkernel/src/check/matmul.rs", "calls the matrix product of a crate through pointers"),
+    ("mkernel/src/gpu.rs", "vouches for the addresses of a heap"),
+    ("mkernel-kernels/src/cuda/gpu.rs", "asks whether the driver is there"),
     ("mkernel-kernels/src/cuda/memory.rs", "allocates and copies memory of the driver"),
     ("mkernel-kernels/src/cuda/module.rs", "loads and launches kernels"),
     ("mkernel-kernels/src/cuda/nvrtc.rs", "calls the run-time compiler"),

@@ -15,7 +15,7 @@ const B: RegionId = RegionId(1);
 const C: RegionId = RegionId(2);
 
 /// Bytes of a chunk that the planner aims at: large enough for full link rate, small enough to overlap.
-const CHUNK_BYTES: u64 = 256 << 10;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A tile's rows come from at most this many chunks of one shard, so that its waits stay few.
 const CHUNKS_PER_TILE: u64 = 8;
@@ -156,7 +156,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The rank that owns row `row`.
-    fn owner(&self, row: u64) -> Rank {
+    pub(super) fn owner(&self, row: u64) -> Rank {
         let (floor, longer) = (self.floor, self.longer);
         let long_rows = longer * (floor + 1);
         let rank = if row < long_rows { row / (floor + 1) } else { longer + (row - long_rows) / floor };
