@@ -19,5 +19,5 @@ pub mod stream;
 mod tensor_map;
 
 pub use error::CudaError;
-pub use executor::{CudaExecutor, Options, Products};
+pub use executor::{Compute, CudaExecutor, Options};
 pub use heap::Heap;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use mkernel_core::{Program, Rank, RoleName, Transport, Verified};
 use mkernel_kernels::Profile;
-use mkernel_kernels::cuda::{self, CudaError, CudaExecutor, Heap, Products};
+use mkernel_kernels::cuda::{self, Compute, CudaError, CudaExecutor, Heap};
 use mkernel_nvlink::{CopyEngine, CopyEngineError, Engines};
 
 use crate::error::Error;
@@ -44,13 +44,13 @@ pub struct GpuOptions {
     pub poison: bool,
     /// The folder of compiled kernels; none: compile every time.
     pub cache: Option<PathBuf>,
-    /// Which engine multiplies.
-    pub products: Products,
+    /// Which engines compute.
+    pub compute: Compute,
 }
 
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
-        GpuOptions { fifo_slots: 1024, poison: true, cache: crate::config::cache_folder(), products: Products::Fastest }
+        GpuOptions { fifo_slots: 1024, poison: true, cache: crate::config::cache_folder(), compute: Compute::Tried }
     }
 }
 
@@ -112,7 +112,7 @@ impl Gpu {
             poison: self.options.poison,
             cache: self.options.cache.clone(),
             first_epoch: 0,
-            products: self.options.products,
+            compute: self.options.compute,
         };
         let heap = Heap::new(&self.context, &programs, gpu.first_epoch).map_err(GpuError::from)?;
         let engines = Engines::new(&self.context).map_err(GpuError::from)?;

@@ -27,13 +27,15 @@ use crate::device::{self, Specialisation};
 use crate::encode::tiles::Engine;
 use crate::encode::{Image, encode};
 
-/// Which engine multiplies.
+/// Which engines compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Products {
-    /// The fastest that the GPU has for each product.
+pub enum Compute {
+    /// Hopper's for matrix products, where the GPU has it; the portable ones for the rest.
     #[default]
-    Fastest,
-    /// The one that runs everywhere.
+    Tried,
+    /// Hopper's for attention too. It is as fast as cuDNN alone, but has not run within the kernel on a GPU yet.
+    All,
+    /// Those that run everywhere.
     Portable,
 }
 
@@ -52,8 +54,8 @@ pub struct Options {
     pub cache: Option<std::path::PathBuf>,
     /// The epoch of the first launch.
     pub first_epoch: u64,
-    /// Which engine multiplies.
-    pub products: Products,
+    /// Which engines compute.
+    pub compute: Compute,
 }
 
 impl Default for Options {
@@ -65,7 +67,7 @@ impl Default for Options {
             poison: false,
             cache: None,
             first_epoch: 0,
-            products: Products::Fastest,
+            compute: Compute::Tried,
         }
     }
 }
@@ -103,8 +105,9 @@ impl<T: Transport> CudaExecutor<T> {
         assert_eq!(transports.len(), verified.programs().len(), "one transport per rank");
         let addresses = heap.addresses();
         let (major, minor) = context.compute_capability().asked("tell its compute capability")?;
-        let engine = match options.products {
-            Products::Fastest if major == 9 => Engine::of(verified.programs(), &addresses),
+        let engine = match options.compute {
+            Compute::Tried if major == 9 => Engine::for_products(verified.programs(), &addresses),
+            Compute::All if major == 9 => Engine::of(verified.programs(), &addresses),
             _ => None,
         };
         let encode = |p| encode(p, &addresses, engine.as_ref());

@@ -6,7 +6,7 @@ use cudarc::driver::CudaContext;
 use half::{bf16, f16};
 use mkernel_core::{DType, Executor};
 use mkernel_kernels::Profile;
-use mkernel_kernels::cuda::{Options, Products};
+use mkernel_kernels::cuda::{Compute, Options};
 use mkernel_sim::Seeded;
 use mkernel_tests::ag_gemm::SMALL_TILES;
 
@@ -84,9 +84,9 @@ pub(crate) fn small_world(context: &Arc<CudaContext>) -> Result<String, String> 
         let planned = Planned::new(&[2, 2], (37, 13, 17), dtype, &Profile { sms: 16, ..SMALL_TILES });
         check(context, &planned, options(), 2, 2)?;
     }
-    for (shape, products) in [((150, 140, 72), Products::Portable), ((150, 144, 200), Products::Fastest)] {
+    for (shape, compute) in [((150, 140, 72), Compute::Portable), ((150, 144, 200), Compute::Tried)] {
         let planned = Planned::new(&[2], shape, DType::Bf16, &Profile { sms: 8, ..Profile::H200 });
-        check(context, &planned, Options { products, ..options() }, 1, 1)?;
+        check(context, &planned, Options { compute, ..options() }, 1, 1)?;
     }
     Ok("2x2 with small tiles, 1x2 with large ones".to_owned())
 }
@@ -108,13 +108,13 @@ pub(crate) fn every_world_with_tiles(context: &Arc<CudaContext>) -> Result<Strin
         ];
         for dtype in [DType::Bf16, DType::F16] {
             for shape in shapes {
-                for products in [Products::Fastest, Products::Portable] {
-                    if products == Products::Portable && shape.0 > 700 {
+                for compute in [Compute::Tried, Compute::Portable] {
+                    if compute == Compute::Portable && shape.0 > 700 {
                         continue;
                     }
                     let planned = Planned::new(gpus, shape, dtype, &Profile::H200);
                     let host = u64::from(shape.0 < 500 && gpus.len() == 1);
-                    check(context, &planned, Options { products, ..options() }, 2, host)?;
+                    check(context, &planned, Options { compute, ..options() }, 2, host)?;
                     cases += 1;
                 }
             }

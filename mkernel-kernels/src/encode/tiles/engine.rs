@@ -40,9 +40,16 @@ pub enum Engine {
 impl Engine {
     /// The engine that serves `programs`; none if they have nothing for one. Products come before attention.
     pub fn of(programs: &[Program], addresses: &Addresses) -> Option<Engine> {
-        let all = || programs.iter().flat_map(|p| p.instructions().map(move |(_, _, i)| (p, i)));
+        let mut all = programs.iter().flat_map(|p| p.instructions().map(move |(_, _, i)| (p, i)));
+        let first = || all.find_map(|(p, i)| attention(p, addresses, i)).map(Engine::Attention);
+        Engine::for_products(programs, addresses).or_else(first)
+    }
+
+    /// The engine that serves the products of `programs`; none if they have none for it.
+    pub fn for_products(programs: &[Program], addresses: &Addresses) -> Option<Engine> {
+        let all = programs.iter().flat_map(|p| p.instructions().map(move |(_, _, i)| (p, i)));
         let mut gemm: Option<GemmEngine> = None;
-        for (input, output, columns) in all().filter_map(|(p, i)| product(p, addresses, i)) {
+        for (input, output, columns) in all.filter_map(|(p, i)| product(p, addresses, i)) {
             let empty = GemmEngine { input, columns: 128, writes_input: false, writes_f32: false };
             let engine = gemm.get_or_insert(empty);
             if engine.input == input {
@@ -51,8 +58,7 @@ impl Engine {
                 engine.writes_f32 |= output == Element::F32;
             }
         }
-        let attention = || all().find_map(|(p, i)| attention(p, addresses, i)).map(Engine::Attention);
-        gemm.map(Engine::Gemm).or_else(attention)
+        gemm.map(Engine::Gemm)
     }
 
     /// Whether it does an instruction.
