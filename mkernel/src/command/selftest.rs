@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use mkernel::check::{self, Extent, Reference};
-use mkernel::{Fill, Options, Profile, RoleCtas, RoleName, Schedule, Session, Tensors, World, inputs};
+use mkernel::{Fill, Options, Profile, RingAttention, RoleCtas, RoleName, Schedule, Session, Tensors, World, inputs};
 
 use super::args::{SelftestArgs, TransportName};
 use super::usage::{Stop, Usage};
@@ -120,6 +120,37 @@ where
     }
 }
 
+/// Keys and values that no row of the first half sees are NaN: only rows that see them may be NaN.
+fn test_hidden(case: Case<'_>, operator: &RingAttention, tally: &mut Tally) {
+    tally.cases += 1;
+    tally.launches += 1;
+    let text = |error: mkernel::Error| Stop::Failed(error).line();
+    let tested = || -> Result<(), String> {
+        let mut given = inputs(operator, Fill::Exact, case.seed, 0);
+        for name in ["k", "v"] {
+            let mut tensor = given.get(name).expect("attention has keys and values").clone();
+            let row = (operator.dim * operator.dtype.bytes()) as usize;
+            let hidden = (operator.seq / 2) as usize;
+            for head in tensor.bytes_mut().chunks_exact_mut(row * operator.seq as usize) {
+                head[hidden * row..].fill(0xff);
+            }
+            given.insert(name, tensor);
+        }
+        let mut session = case.subject.session(case.world, case.seed, false);
+        let mut host = Session::new(case.world.clone(), Options::default());
+        let (found, _) = session.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
+        let (right, _) = host.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
+        let rows = found.get("o").map_or(0, |o| (0..operator.seq / 2 * operator.dim).filter(|&i| o.at(i).is_nan()).count());
+        if rows > 0 {
+            return Err(format!("{rows} elements of rows that see no NaN are NaN"));
+        }
+        same_bits(&found, &right)
+    };
+    let failure = tested().err();
+    let about = |failure| format!("{operator:?} on {} with NaN in hidden keys and values: {failure}", case.world);
+    tally.failures.extend(failure.map(about));
+}
+
 fn try_case<O>(case: Case<'_>, operator: &O, epochs: u64, tally: &mut Tally) -> Result<(), String>
 where
     O: Reference + PartialEq + Clone + 'static,
@@ -174,7 +205,9 @@ fn same_bits(found: &Tensors, right: &Tensors) -> Result<(), String> {
         let found = found.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
         let size = right.dtype().bytes() as usize;
         let pairs = found.bytes().chunks_exact(size).zip(right.bytes().chunks_exact(size));
-        let wrong: Vec<usize> = pairs.enumerate().filter(|(_, (f, r))| f != r).map(|(i, _)| i).collect();
+        let are_nan = |i: usize| found.at(i as u64).is_nan() && right.at(i as u64).is_nan();
+        let wrong = pairs.enumerate().filter(|&(i, (f, r))| f != r && !are_nan(i));
+        let wrong: Vec<usize> = wrong.map(|(i, _)| i).collect();
         if let Some(&first) = wrong.first() {
             let (f, r) = (found.at(first as u64), right.at(first as u64));
             let all = right.bytes().len() / size;
