@@ -53,6 +53,8 @@ pub struct Specialisation {
     pub attentions: Vec<Element>,
     /// Those of experts' products.
     pub experts: Vec<Element>,
+    /// Whether rows of tokens are routed; that code is left out where they are not.
+    pub is_routed: bool,
 }
 
 impl Specialisation {
@@ -63,7 +65,9 @@ impl Specialisation {
             ELEMENTS.into_iter().filter(is_used).collect()
         };
         let (products, attentions, experts) = (of(OpCode::Gemm), of(OpCode::Attention), of(OpCode::Expert));
-        Specialisation { capability, products, attentions, experts }
+        let routed = [OpCode::Pack, OpCode::Route, OpCode::Expert, OpCode::Combine, OpCode::Merge];
+        let is_routed = images.iter().any(|image| routed.into_iter().any(|op| image.has(op)));
+        Specialisation { capability, products, attentions, experts, is_routed }
     }
 
     /// The compiler's options. Architectures from 90 on are compiled with their own features (`sm_90a`).
@@ -74,6 +78,8 @@ impl Specialisation {
         for (engine, elements) in engines {
             options.extend(elements.iter().map(|e| format!("-DMK_{engine}_{}", macro_name(*e))));
         }
+        let parts = [("ATTENTION", !self.attentions.is_empty()), ("ROUTED", self.is_routed)];
+        options.extend(parts.iter().filter(|(_, is_used)| *is_used).map(|(part, _)| format!("-DMK_{part}")));
         options
     }
 }

@@ -22,16 +22,14 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// None, and each engine for each element type by itself.
+/// Nothing but copies and puts, and all engines of each element type.
 fn specialisations(capability: u32) -> Vec<Specialisation> {
-    let none = Specialisation { capability, products: vec![], attentions: vec![], experts: vec![] };
-    let mut all = vec![none.clone()];
-    for element in [Element::Bf16, Element::F16, Element::F32] {
-        all.push(Specialisation { products: vec![element], ..none.clone() });
-        all.push(Specialisation { attentions: vec![element], ..none.clone() });
-        all.push(Specialisation { experts: vec![element], ..none.clone() });
-    }
-    all
+    let none = Specialisation { capability, products: vec![], attentions: vec![], experts: vec![], is_routed: false };
+    let all = |element| {
+        let one = || vec![element];
+        Specialisation { capability, products: one(), attentions: one(), experts: one(), is_routed: true }
+    };
+    [none].into_iter().chain([Element::Bf16, Element::F16, Element::F32].map(all)).collect()
 }
 
 #[test]

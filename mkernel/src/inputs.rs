@@ -42,7 +42,9 @@ fn input(spec: &TensorSpec, fill: Fill, mut random: fastrand::Rng) -> Tensor {
     let elements: u64 = spec.shape.iter().product();
     let values: Vec<f32> = match (fill, spec.dtype) {
         (Fill::Exact, _) | (_, DType::I32) => exact(spec, elements, random),
-        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => (0..elements).map(|_| random.f32() * 2.0 - 1.0).collect(),
+        (Fill::Real, DType::Bf16 | DType::F16 | DType::F32) => {
+            (0..elements).map(|_| random.f32() * 2.0 - 1.0).collect()
+        }
     };
     Tensor::from_f32(spec.shape.clone(), spec.dtype, &values).expect("as many values as the shape has elements")
 }

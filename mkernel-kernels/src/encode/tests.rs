@@ -10,7 +10,8 @@ fn addresses(world: &World) -> Addresses {
     let mut table = Addresses::new(world.size());
     for rank in world.ranks() {
         let base = (u64::from(rank.0) + 1) << 40;
-        table.set(rank, RankAddresses { regions: (0..200).map(|i| base | i << 32).collect(), cells: base | 0xff << 32 });
+        table
+            .set(rank, RankAddresses { regions: (0..200).map(|i| base | i << 32).collect(), cells: base | 0xff << 32 });
     }
     table
 }

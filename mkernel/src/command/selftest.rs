@@ -48,7 +48,8 @@ pub(crate) fn selftest(args: &SelftestArgs) -> Result<String, Stop> {
         let result = if tally.failures.is_empty() { "ok" } else { "FAILED" };
         let seconds = started.elapsed().as_secs_f64();
         let Tally { cases, launches, failures } = tally;
-        writeln!(table, "{name:<26} {cases:>6} {launches:>10} {seconds:>7.1}s  {result}").expect("a String takes any text");
+        writeln!(table, "{name:<26} {cases:>6} {launches:>10} {seconds:>7.1}s  {result}")
+            .expect("a String takes any text");
         for failure in failures.iter().take(3) {
             writeln!(table, "  {failure}").expect("a String takes any text");
         }
@@ -140,7 +141,8 @@ fn test_hidden(case: Case<'_>, operator: &RingAttention, tally: &mut Tally) {
         let mut host = Session::new(case.world.clone(), Options::default());
         let (found, _) = session.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
         let (right, _) = host.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
-        let rows = found.get("o").map_or(0, |o| (0..operator.seq / 2 * operator.dim).filter(|&i| o.at(i).is_nan()).count());
+        let rows =
+            found.get("o").map_or(0, |o| (0..operator.seq / 2 * operator.dim).filter(|&i| o.at(i).is_nan()).count());
         if rows > 0 {
             return Err(format!("{rows} elements of rows that see no NaN are NaN"));
         }
@@ -175,7 +177,10 @@ where
         let (right, _) = wanted.run(&given).map_err(text)?;
         same_bits(&found, &right).map_err(|e| format!("epoch {epoch}, exact inputs: {e}"))?;
         if report.inter_out != report.inter_law {
-            return Err(format!("epoch {epoch}: NIC bytes {:?}, but the law says {:?}", report.inter_out, report.inter_law));
+            return Err(format!(
+                "epoch {epoch}: NIC bytes {:?}, but the law says {:?}",
+                report.inter_out, report.inter_law
+            ));
         }
     }
     let given = inputs(operator, Fill::Real, seed, epochs);
@@ -211,7 +216,10 @@ fn same_bits(found: &Tensors, right: &Tensors) -> Result<(), String> {
         if let Some(&first) = wrong.first() {
             let (f, r) = (found.at(first as u64), right.at(first as u64));
             let all = right.bytes().len() / size;
-            return Err(format!("{} of {all} elements of `{name}` differ, first {first}: {f:e} for {r:e}", wrong.len()));
+            return Err(format!(
+                "{} of {all} elements of `{name}` differ, first {first}: {f:e} for {r:e}",
+                wrong.len()
+            ));
         }
     }
     Ok(())

@@ -17,7 +17,11 @@ fn a_measurement_says_time_rate_bytes_and_the_work_of_each_role() {
     assert!(report["roles"]["compute"]["tasks"].as_u64().unwrap() > 0, "{report}");
     let text = mkernel("bench ag-gemm --gpus 2 --m 64 --n 48 --k 40 --launches 1 --warm-up 0", &[]);
     assert_eq!(text.status, 0, "{}", text.stderr);
-    assert!(["time ", "rate ", "intra ", "NIC ", "compute "].iter().all(|word| text.stdout.contains(word)), "{}", text.stdout);
+    assert!(
+        ["time ", "rate ", "intra ", "NIC ", "compute "].iter().all(|word| text.stdout.contains(word)),
+        "{}",
+        text.stdout
+    );
 }
 
 #[test]

@@ -1,22 +1,14 @@
 //! The shapes and worlds that are tested.
 
 use mkernel::ring_attention::Layout;
-use mkernel::{
-    AgGemm, AllReduce, DType, GemmAr, GemmRs, Mask, MoeDispatchGemm, MoeFfn, Partial, RingAttention, World,
-};
+use mkernel::{AgGemm, AllReduce, DType, GemmAr, GemmRs, Mask, MoeDispatchGemm, MoeFfn, Partial, RingAttention, World};
 
 use super::super::args::OpName;
 use super::{EPOCHS, MANY_EPOCHS, Subject, Tally, test_case, test_hidden};
 
 /// All operators.
-pub(super) const OPERATORS: [OpName; 6] = [
-    OpName::AgGemm,
-    OpName::GemmRs,
-    OpName::GemmAr,
-    OpName::MoeDispatchGemm,
-    OpName::MoeFfn,
-    OpName::RingAttention,
-];
+pub(super) const OPERATORS: [OpName; 6] =
+    [OpName::AgGemm, OpName::GemmRs, OpName::GemmAr, OpName::MoeDispatchGemm, OpName::MoeFfn, OpName::RingAttention];
 
 const DTYPES: [DType; 3] = [DType::Bf16, DType::F16, DType::F32];
 
