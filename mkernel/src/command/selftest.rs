@@ -12,7 +12,10 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use mkernel::check::{self, Extent, Reference};
-use mkernel::{Fill, Options, Profile, RingAttention, RoleCtas, RoleName, Schedule, Session, Tensors, World, inputs};
+use mkernel::{
+    AgGemm, DType, Fill, MoeFfn, Options, Profile, RingAttention, RoleCtas, RoleName, Schedule, Session, Tensors,
+    World, inputs,
+};
 
 use super::args::{SelftestArgs, TransportName};
 use super::usage::{Stop, Usage};
@@ -61,6 +64,12 @@ pub(crate) fn selftest(args: &SelftestArgs) -> Result<String, Stop> {
         let mut tally = Tally::default();
         cases::test(operator, &subject, args.seed, args.quick, &mut tally);
         row(&operator.name(), tally, started);
+    }
+    if args.only.is_none() {
+        let started = Instant::now();
+        let mut tally = Tally::default();
+        test_turns(&subject, args.seed, &mut tally);
+        row("two operators in turns", tally, started);
     }
     #[cfg(feature = "cuda")]
     if let (Subject::Gpu(gpu), None) = (&subject, &args.only) {
@@ -151,6 +160,46 @@ fn test_hidden(case: Case<'_>, operator: &RingAttention, tally: &mut Tally) {
     let failure = tested().err();
     let about = |failure| format!("{operator:?} on {} with NaN in hidden keys and values: {failure}", case.world);
     tally.failures.extend(failure.map(about));
+}
+
+/// Two operators of one session take turns, and one is made again on the way: instances share nothing.
+fn test_turns(subject: &Subject, seed: u64, tally: &mut Tally) {
+    let world = World::uniform(2, 2).expect("four ranks");
+    let first = AgGemm { m: 70, n: 65, k: 40, dtype: DType::Bf16 };
+    let second = MoeFfn { tokens: 50, hidden: 40, inner: 24, experts: 5, topk: 2, dtype: DType::Bf16 };
+    let text = |error: mkernel::Error| Stop::Failed(error).line();
+    let mut session = subject.session(&world, seed, true);
+    let mut host = Session::new(world, Options { profile: session.options().profile, ..Options::default() });
+    let mut tested = || -> Result<(), String> {
+        for epoch in 0..EPOCHS * 2 {
+            turn(&mut session, &mut host, &first, seed, epoch).map_err(text)??;
+            turn(&mut session, &mut host, &second, seed, epoch).map_err(text)??;
+            if epoch == EPOCHS {
+                session.retire(&first);
+            }
+        }
+        Ok(())
+    };
+    tally.failures.extend(tested().err());
+    tally.cases += 1;
+    tally.launches += 4 * EPOCHS;
+}
+
+/// One launch of an operator in each session, compared.
+fn turn<O>(
+    session: &mut Session,
+    host: &mut Session,
+    operator: &O,
+    seed: u64,
+    epoch: u64,
+) -> Result<Result<(), String>, mkernel::Error>
+where
+    O: Reference + PartialEq + Clone + 'static,
+{
+    let given = inputs(operator, Fill::Exact, seed, epoch);
+    let (found, _) = session.operator(operator.clone())?.run(&given)?;
+    let (right, _) = host.operator(operator.clone())?.run(&given)?;
+    Ok(same_bits(&found, &right).map_err(|e| format!("{} in turn {epoch}: {e}", operator.name())))
 }
 
 fn try_case<O>(case: Case<'_>, operator: &O, epochs: u64, tally: &mut Tally) -> Result<(), String>
