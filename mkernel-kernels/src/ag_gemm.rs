@@ -62,6 +62,8 @@ impl Operator for AgGemm {
         }
         check_float("ag-gemm", self.dtype)?;
         let mut builder = ProgramBuilder::new(world, rank);
+        // By the widest share, so that every rank takes the same.
+        let profile = &profile.for_product(self.m, self.n.div_ceil(u64::from(world.size())), self.k);
         let layout = Layout::new(self, world, rank, profile)?;
         layout.declare(&mut builder);
         let ctas = split(&work(&layout, profile), given, profile)?;

@@ -16,7 +16,8 @@ mod outcome;
 mod program;
 mod running;
 pub mod stream;
+mod tensor_map;
 
 pub use error::CudaError;
-pub use executor::{CudaExecutor, Options};
+pub use executor::{CudaExecutor, Options, Products};
 pub use heap::Heap;

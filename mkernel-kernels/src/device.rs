@@ -1,10 +1,11 @@
 //! The text of the device code, and what it is specialised to. Needs no CUDA.
 
 use crate::encode::Image;
-use crate::encode::layout::{self, Element, OpCode};
+use crate::encode::layout::{self, Element, KernelShape, OpCode};
+use crate::encode::tiles::Engine;
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 26] = [
+const FILES: [(&str, &str); 34] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
     ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
@@ -18,6 +19,10 @@ const FILES: [(&str, &str); 26] = [
     ("gemm_f32.cuh", include_str!("device/gemm_f32.cuh")),
     ("gemm.cuh", include_str!("device/gemm.cuh")),
     ("reduce.cuh", include_str!("device/reduce.cuh")),
+    ("mbarrier.cuh", include_str!("device/mbarrier.cuh")),
+    ("tma.cuh", include_str!("device/tma.cuh")),
+    ("bulk.cuh", include_str!("device/bulk.cuh")),
+    ("reduce_bulk.cuh", include_str!("device/reduce_bulk.cuh")),
     ("softmax.cuh", include_str!("device/softmax.cuh")),
     ("attention_f32.cuh", include_str!("device/attention_f32.cuh")),
     ("attention_portable.cuh", include_str!("device/attention_portable.cuh")),
@@ -31,19 +36,20 @@ const FILES: [(&str, &str); 26] = [
     ("combine.cuh", include_str!("device/combine.cuh")),
     ("merge.cuh", include_str!("device/merge.cuh")),
     ("worker.cuh", include_str!("device/worker.cuh")),
+    ("wgmma.cuh", include_str!("device/wgmma.cuh")),
+    ("gemm_hopper.cuh", include_str!("device/gemm_hopper.cuh")),
+    ("gemm_hopper_epilogue.cuh", include_str!("device/gemm_hopper_epilogue.cuh")),
+    ("pipeline.cuh", include_str!("device/pipeline.cuh")),
 ];
 
 /// The kernel, after everything else.
 const KERNEL: (&str, &str) = ("kernel.cuh", include_str!("device/kernel.cuh"));
 
-/// The name of the kernel that runs before every launch.
-pub const PREPARE: &str = "mkernel_prepare";
-
 /// The name of the persistent kernel.
 pub const RUN: &str = "mkernel_run";
 
 /// What the device code is compiled for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Specialisation {
     /// Compute capability, as in 90 for sm_90a.
     pub capability: u32,
@@ -55,11 +61,13 @@ pub struct Specialisation {
     pub experts: Vec<Element>,
     /// Whether rows of tokens are routed; that code is left out where they are not.
     pub is_routed: bool,
+    /// The Hopper engine, if products go through it: the kernel is then the pipelined one.
+    pub engine: Option<Engine>,
 }
 
 impl Specialisation {
     /// What a launch of `images` on a GPU of this compute capability needs.
-    pub fn of(images: &[Image], capability: u32) -> Specialisation {
+    pub fn of(images: &[Image], capability: u32, engine: Option<Engine>) -> Specialisation {
         let of = |op| {
             let is_used = |e: &Element| images.iter().any(|image| image.reads(op, *e));
             ELEMENTS.into_iter().filter(is_used).collect()
@@ -67,7 +75,17 @@ impl Specialisation {
         let (products, attentions, experts) = (of(OpCode::Gemm), of(OpCode::Attention), of(OpCode::Expert));
         let routed = [OpCode::Pack, OpCode::Route, OpCode::Expert, OpCode::Combine, OpCode::Merge];
         let is_routed = images.iter().any(|image| routed.into_iter().any(|op| image.has(op)));
-        Specialisation { capability, products, attentions, experts, is_routed }
+        Specialisation { capability, products, attentions, experts, is_routed, engine }
+    }
+
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        KernelShape::THREADS + if self.engine.is_some() { KernelShape::SERVICE_THREADS } else { 0 }
+    }
+
+    /// Dynamic shared memory of a CTA in bytes.
+    pub fn shared_bytes(&self) -> u32 {
+        self.engine.map_or(KernelShape::SHARED_BYTES, |engine| engine.shared_bytes())
     }
 
     /// The compiler's options. Architectures from 90 on are compiled with their own features (`sm_90a`).
@@ -80,6 +98,21 @@ impl Specialisation {
         }
         let parts = [("ATTENTION", !self.attentions.is_empty()), ("ROUTED", self.is_routed)];
         options.extend(parts.iter().filter(|(_, is_used)| *is_used).map(|(part, _)| format!("-DMK_{part}")));
+        if let Some(engine) = self.engine {
+            let (stages, boxes) = engine.stages();
+            options.extend([
+                format!("-DMK_TILE_N={}", engine.columns),
+                format!("-DMK_STAGES={stages}"),
+                format!("-DMK_BOXES={boxes}"),
+                format!("-DMK_SHARED_BYTES={}", engine.shared_bytes()),
+            ]);
+            let switches = [
+                (engine.input == Element::F16, "-DMK_F16"),
+                (engine.writes_input, "-DMK_TILE_HALF"),
+                (engine.writes_f32, "-DMK_TILE_F32"),
+            ];
+            options.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()));
+        }
         options
     }
 }
@@ -141,11 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn ordering_is_written_in_one_file_only() {
+    fn ordering_is_written_between_ctas_in_one_file_and_within_one_in_those_of_its_barriers_and_copies() {
+        // The fence of wgmma.cuh orders registers.
+        const ORDERING: [&str; 4] = ["sync.cuh", "mbarrier.cuh", "tma.cuh", "wgmma.cuh"];
         let is_ordering = |line: &str| {
             ["acquire", "release", "fence", "relaxed", "volatile.global"].map(|w| line.contains(w)).contains(&true)
         };
-        for (name, file) in FILES.iter().chain([&KERNEL]).filter(|(name, _)| *name != "sync.cuh") {
+        for (name, file) in FILES.iter().chain([&KERNEL]).filter(|(name, _)| !ORDERING.contains(name)) {
             for line in file.lines().filter(|l| l.contains("asm")) {
                 assert!(!is_ordering(line), "{name}: {line}");
             }

@@ -6,10 +6,13 @@
 mod fits;
 pub mod layout;
 mod scope;
+pub mod tiles;
 
 use mkernel_core::{
     Addresses, CellId, DType, Experts, Instruction, Mask, Op, Program, Rank, RoleName, Segment, Span, Stage,
 };
+
+use tiles::{Engine, Tiles};
 
 use layout::{
     EdgeScope, Element, InstructionEntry, KernelShape, LaneEntry, MaskCode, OpCode, SegmentEntry, SignalEntry,
@@ -78,6 +81,8 @@ pub struct Image {
     pub spans: Vec<SpanEntry>,
     /// Pool of signals.
     pub signals: Vec<SignalEntry>,
+    /// What the Hopper engine needs to know of the instructions that it does.
+    pub tiles: Tiles,
 }
 
 impl Image {
@@ -92,11 +97,12 @@ impl Image {
     }
 }
 
-/// Encodes `program`, its memory and that of the ranks it writes to at `addresses`.
+/// Encodes `program`, its memory and that of the ranks it writes to at `addresses`; the products that `engine` can do
+/// become tiles.
 ///
 /// # Errors
 /// [`EncodeError`] for unmapped memory, a count beyond its field, or an operation that the kernel does not have.
-pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeError> {
+pub fn encode(program: &Program, addresses: &Addresses, engine: Option<&Engine>) -> Result<Image, EncodeError> {
     let encoder = Encoder { program, addresses };
     let scopes = scope::of_waits(program);
     let mut image = Image {
@@ -108,6 +114,7 @@ pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeE
         waits: program.waits.iter().map(|&cell| encoder.wait(cell, &scopes)).collect::<Result<_, _>>()?,
         spans: program.spans.iter().map(|s| encoder.span(s)).collect::<Result<_, _>>()?,
         signals: Vec::new(),
+        tiles: Tiles::default(),
     };
     for signal in &program.signals {
         let address = encoder.cell(signal.rank, signal.cell)?;
@@ -116,6 +123,14 @@ pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeE
     }
     for (lane, index, instruction) in program.instructions() {
         image.instructions.push(encoder.instruction(lane.0, index, instruction)?);
+    }
+    if let Some(engine) = engine {
+        image.tiles = tiles::encode(program, addresses, engine)?;
+        for (instruction, tile) in image.instructions.iter_mut().zip(&image.tiles.tiles) {
+            if tile.blocks > 0 {
+                instruction.op = OpCode::Tile as u32;
+            }
+        }
     }
     Ok(image)
 }
@@ -238,12 +253,7 @@ impl Encoder<'_> {
     }
 
     fn element(&self, dtype: DType) -> Result<Element, EncodeError> {
-        match dtype {
-            DType::Bf16 => Ok(Element::Bf16),
-            DType::F16 => Ok(Element::F16),
-            DType::F32 => Ok(Element::F32),
-            DType::I32 => Err(EncodeError::Element { program: self.program.rank, dtype }),
-        }
+        element_of(dtype).ok_or(EncodeError::Element { program: self.program.rank, dtype })
     }
 
     fn count(&self, what: &'static str, count: u64) -> Result<u32, EncodeError> {
@@ -265,6 +275,16 @@ fn mask_code(mask: Mask) -> MaskCode {
     match mask {
         Mask::None => MaskCode::All,
         Mask::Causal => MaskCode::Causal,
+    }
+}
+
+/// The device's name of an element type; none if it has no arithmetic for it.
+fn element_of(dtype: DType) -> Option<Element> {
+    match dtype {
+        DType::Bf16 => Some(Element::Bf16),
+        DType::F16 => Some(Element::F16),
+        DType::F32 => Some(Element::F32),
+        DType::I32 => None,
     }
 }
 

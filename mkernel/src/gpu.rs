@@ -6,14 +6,14 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use mkernel_core::{Program, Rank, RoleName, Transport, Verified};
 use mkernel_kernels::Profile;
-use mkernel_kernels::cuda::{self, CudaError, CudaExecutor, Heap};
+use mkernel_kernels::cuda::{self, CudaError, CudaExecutor, Heap, Products};
 use mkernel_nvlink::{CopyEngine, CopyEngineError, Engines};
 
 use crate::error::Error;
 use crate::session::Options;
 
 /// Groups of puts that the copy engines have under way at once, per rank.
-const GROUPS: usize = 6;
+const GROUPS: usize = 3;
 
 /// How much longer than a wait a whole launch may take.
 const LAUNCH_WAITS: u32 = 4;
@@ -44,11 +44,13 @@ pub struct GpuOptions {
     pub poison: bool,
     /// The folder of compiled kernels; none: compile every time.
     pub cache: Option<PathBuf>,
+    /// Which engine multiplies.
+    pub products: Products,
 }
 
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
-        GpuOptions { fifo_slots: 1024, poison: true, cache: crate::config::cache_folder() }
+        GpuOptions { fifo_slots: 1024, poison: true, cache: crate::config::cache_folder(), products: Products::Fastest }
     }
 }
 
@@ -110,6 +112,7 @@ impl Gpu {
             poison: self.options.poison,
             cache: self.options.cache.clone(),
             first_epoch: 0,
+            products: self.options.products,
         };
         let heap = Heap::new(&self.context, &programs, gpu.first_epoch).map_err(GpuError::from)?;
         let engines = Engines::new(&self.context).map_err(GpuError::from)?;

@@ -15,7 +15,7 @@ const B: RegionId = RegionId(1);
 const C: RegionId = RegionId(2);
 
 /// Bytes of a chunk that the planner aims at: large enough for full link rate, small enough to overlap.
-const CHUNK_BYTES: u64 = 256 << 10;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A tile's rows come from at most this many chunks of one shard, so that its waits stay few.
 const CHUNKS_PER_TILE: u64 = 8;
@@ -145,7 +145,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The rank that owns row `row`.
-    fn owner(&self, row: u64) -> Rank {
+    pub(super) fn owner(&self, row: u64) -> Rank {
         let size = u64::from(self.world.size());
         let (floor, longer) = (self.problem.m / size, self.problem.m % size);
         let long_rows = longer * (floor + 1);

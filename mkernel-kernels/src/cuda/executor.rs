@@ -24,7 +24,18 @@ use super::outcome;
 use super::program::{Loaded, Ring};
 use super::running::{Ended, Parts};
 use crate::device::{self, Specialisation};
+use crate::encode::tiles::Engine;
 use crate::encode::{Image, encode};
+
+/// Which engine multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Products {
+    /// The fastest that the GPU has for each product.
+    #[default]
+    Fastest,
+    /// The one that runs everywhere.
+    Portable,
+}
 
 /// How an executor behaves.
 #[derive(Clone, Debug)]
@@ -41,6 +52,8 @@ pub struct Options {
     pub cache: Option<std::path::PathBuf>,
     /// The epoch of the first launch.
     pub first_epoch: u64,
+    /// Which engine multiplies.
+    pub products: Products,
 }
 
 impl Default for Options {
@@ -52,6 +65,7 @@ impl Default for Options {
             poison: false,
             cache: None,
             first_epoch: 0,
+            products: Products::Fastest,
         }
     }
 }
@@ -88,8 +102,15 @@ impl<T: Transport> CudaExecutor<T> {
         }
         assert_eq!(transports.len(), verified.programs().len(), "one transport per rank");
         let addresses = heap.addresses();
-        let images: Vec<Image> = verified.programs().iter().map(|p| encode(p, &addresses)).collect::<Result<_, _>>()?;
-        let module = Module::load(context, &compile(context, &images, &options)?)?;
+        let (major, minor) = context.compute_capability().asked("tell its compute capability")?;
+        let engine = match options.products {
+            Products::Fastest if major == 9 => Engine::of(verified.programs(), &addresses),
+            _ => None,
+        };
+        let encode = |p| encode(p, &addresses, engine.as_ref());
+        let images: Vec<Image> = verified.programs().iter().map(encode).collect::<Result<_, _>>()?;
+        let specialisation = Specialisation::of(&images, (major * 10 + minor) as u32, engine);
+        let module = Module::load(context, &compile(&specialisation, &options)?, &specialisation)?;
         let mut agents = Vec::new();
         let mut rings = vec![Ring::default(); images.len()];
         for (program, transport) in verified.programs().iter().zip(transports) {
@@ -121,7 +142,7 @@ impl<T: Transport> CudaExecutor<T> {
 
     fn finish(&mut self, ended: Result<Duration, Fault>) -> Result<Run, Fault> {
         let failed = |_: CudaError| Fault::new(FaultKind::Died, Rank(0));
-        let parts = self.parts.as_ref().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
+        let parts = self.parts.as_mut().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
         match (outcome::fault(&parts.record, &self.verified), ended) {
             // Whoever raised the abort word knows more than those who saw it.
             (Some(fault), Err(host)) if fault.kind == FaultKind::Aborted => Err(host),
@@ -198,10 +219,8 @@ impl<T: Transport> Executor for CudaExecutor<T> {
     }
 }
 
-/// The kernel's machine code for what `images` use, from the cache if it is there.
-fn compile(context: &CudaContext, images: &[Image], options: &Options) -> Result<Vec<u8>, CudaError> {
-    let (major, minor) = context.compute_capability().asked("tell its compute capability")?;
-    let specialisation = Specialisation::of(images, (major * 10 + minor) as u32);
+/// The kernel's machine code, from the cache if it is there.
+fn compile(specialisation: &Specialisation, options: &Options) -> Result<Vec<u8>, CudaError> {
     let (nvrtc, source, flags) = (Nvrtc::find()?, device::source(), specialisation.options());
     let make = || Ok(nvrtc.compile(&source, &flags)?.cubin);
     let (major, minor) = nvrtc.version();

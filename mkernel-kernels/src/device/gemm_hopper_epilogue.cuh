@@ -159,7 +159,7 @@ __device__ __forceinline__ void swap_sums(GemmShared<Shape> shared, Ring<1>& swa
 /// Multiplies one consumer's part of a tile and stages it, or publishes it as a partial if its split is not the last.
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
-                                             GemmConsumer<Shape>& at, unsigned part, unsigned thread) {
+                                             typename Shape::Consumer& at, unsigned part, unsigned thread) {
     float sums[Shape::kSums];
     gemm_multiply<Shape>(tile, shared, at, part, thread, sums);
     if constexpr (Shape::kClusterK > 1) gemm_detail::swap_sums<Shape>(shared, at.swaps, part, thread, sums);
@@ -192,7 +192,7 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
 
 /// Waits until the other half of K has read what this consumer sent: its CTA may leave, or use the buffer otherwise.
 template <class Shape>
-__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const GemmConsumer<Shape>& at,
+__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const typename Shape::Consumer& at,
                                                  unsigned part) {
     if constexpr (Shape::kClusterK > 1) barrier::wait(shared.room(part), at.swaps.parity ^ 1);
 }

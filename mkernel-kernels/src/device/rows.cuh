@@ -55,19 +55,6 @@ __device__ __forceinline__ u32 number_of(bool is_chosen, u32* scratch, u32& tota
     return before + __popc(chosen & ((1u << lane) - 1));
 }
 
-/// Rounds and writes up to eight elements.
-__device__ __forceinline__ void write_run(u64 to, const float (&values)[kRun], u32 count, Element output) {
-    if (output == Element::F32 && count == kRun && (to & 15) == 0) {
-        at<float4>(to)[0] = make_float4(values[0], values[1], values[2], values[3]);
-        at<float4>(to)[1] = make_float4(values[4], values[5], values[6], values[7]);
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < kRun; i += 2) {
-        if (i < count) store_pair(to + i * element_bytes(output), values[i], values[i + 1], i + 1 < count, output);
-    }
-}
-
 /// Runs of eight elements in a row, and the elements of run `run`.
 __device__ __forceinline__ u64 runs_in(u64 columns) {
     return (columns + kRun - 1) / kRun;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.cuh"
+#include "bulk.cuh"
 #include "combine.cuh"
 #include "copy.cuh"
 #include "expert.cuh"
@@ -10,6 +11,7 @@
 #include "merge.cuh"
 #include "pack.cuh"
 #include "reduce.cuh"
+#include "reduce_bulk.cuh"
 #include "route.cuh"
 #include "signal.cuh"
 #include "ticket.cuh"
@@ -38,6 +40,9 @@ struct Worker {
     u64 epoch;
     u64 fifo_tail = 0;
     u64 tasks = 0, busy_ns = 0, wait_ns = 0, peer_bytes = 0;
+#ifdef MK_TILE_N
+    Bulk bulk;
+#endif
 
     /// The team waits for `count` waits, `index(i)` of the rank's pool each, or `kNowhere` for none: a thread a wait, then a
     /// barrier that joins all to what was acquired.
@@ -74,22 +79,39 @@ struct Worker {
         return certain(segment) && picked(segment, segment.picked_count, [](u64 i) { return static_cast<u32>(i); });
     }
 
-    /// Waits for every segment of an instruction that does nothing in between.
+    /// Waits for every segment of an instruction that does nothing in between: a thread a segment, if there are several.
     __device__ __forceinline__ bool ready_all(const InstructionEntry& instruction) {
-        for (u32 s = 0; s < instruction.segment_count; ++s) {
-            if (!ready(at<const SegmentEntry>(rank.segments)[instruction.segments + s])) return false;
+        const SegmentEntry* segments = at<const SegmentEntry>(rank.segments) + instruction.segments;
+        if (instruction.segment_count == 1) return ready(segments[0]);
+        const u64 start = now_ns();
+        bool fine = true;
+        for (u32 s = team::thread(); s < instruction.segment_count; s += team::kThreads) {
+            const SegmentEntry segment = segments[s];
+            for (u32 i = 0; i < segment.wait_count && fine; ++i) fine = await(launch, rank, segment.waits + i, epoch, watch, place);
+            for (u32 i = 0; i < segment.picked_count && fine; ++i) fine = await(launch, rank, segment.picked + i, epoch, watch, place);
         }
-        return true;
+        const bool all = team::all(fine);
+        wait_ns += now_ns() - start;
+        return all;
     }
 
     /// Segment by segment: waits, then copies each span read to the span written of the same index.
-    __device__ __forceinline__ bool copy(const InstructionEntry& instruction) {
+    __device__ __forceinline__ bool copy(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
         const SpanEntry* spans = at<const SpanEntry>(rank.spans);
         u32 write = instruction.writes;
         for (u32 s = 0; s < instruction.segment_count; ++s) {
             const SegmentEntry segment = at<const SegmentEntry>(rank.segments)[instruction.segments + s];
             if (!ready(segment)) return false;
-            for (u32 r = 0; r < segment.read_count; ++r, ++write) copy_span(spans[write], spans[segment.reads + r]);
+            for (u32 r = 0; r < segment.read_count; ++r, ++write) {
+                const SpanEntry to = spans[write], from = spans[segment.reads + r];
+#ifdef MK_TILE_N
+                if (Bulk::takes(to, from)) {
+                    bulk.copy(to, from, shared_address(shared));
+                    continue;
+                }
+#endif
+                copy_span(to, from);
+            }
         }
         return true;
     }
@@ -135,13 +157,22 @@ struct Worker {
         }
     };
 
+    /// Sums sources in segment order.
+    __device__ __forceinline__ bool sum(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
+#ifdef MK_TILE_N
+        const Stream stream{rank, instruction, shared};
+        if (stream.is_whole()) return ready_all(instruction) && stream.sum(bulk);
+#endif
+        return reduce(rank, instruction, Ready{*this});
+    }
+
     /// Does one instruction up to its signals; false if the launch unwinds.
     __device__ __forceinline__ bool act(const InstructionEntry& instruction, char* shared) {
         switch (static_cast<OpCode>(instruction.op)) {
-            case OpCode::Copy: return copy(instruction);
+            case OpCode::Copy: return copy(instruction, shared);
             case OpCode::Put: return put(instruction);
             case OpCode::Release: return release(instruction);
-            case OpCode::Reduce: return reduce(rank, instruction, Ready{*this});
+            case OpCode::Reduce: return sum(instruction, shared);
             case OpCode::Gemm: return gemm(rank, instruction, shared, Ready{*this});
 #ifdef MK_ATTENTION
             case OpCode::Attention: return attention(rank, instruction, shared, Ready{*this});
@@ -153,7 +184,7 @@ struct Worker {
             case OpCode::Combine: return combine(rank, instruction, shared, Ready{*this});
             case OpCode::Merge: return merge(rank, instruction, shared, Ready{*this});
 #endif
-            default: break;
+            default: break;  // pipeline.cuh does tiles
         }
         return false;
     }

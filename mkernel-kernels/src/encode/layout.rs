@@ -33,6 +33,8 @@ abi_enum! {
         Combine = 9,
         /// Sums of packed partial rows.
         Merge = 10,
+        /// One tile of a matrix product, by the Hopper engine.
+        Tile = 11,
     }
 }
 
@@ -93,12 +95,18 @@ abi_enum! {
 }
 
 abi_const! {
-    /// The shape of the portable kernel.
+    /// The shape of the kernel.
     pub struct KernelShape {
-        /// Threads of a CTA.
+        /// Threads of a CTA that do an instruction together.
         THREADS = 256,
-        /// Dynamic shared memory of a CTA in bytes.
+        /// Bytes of shared memory that they take as scratch: all that the portable kernel has.
         SHARED_BYTES = 107520,
+        /// Threads that claim, load and store beside them in the pipelined kernel.
+        SERVICE_THREADS = 128,
+        /// Instructions that a CTA of the pipelined kernel has under way.
+        SLOTS = 3,
+        /// Bytes of shared memory behind the engine's, for what is under way.
+        CONTROL_BYTES = 1024,
         /// `LaneEntry::next` of a lane whose CTAs are done when it is drained.
         NO_LANE = u32::MAX,
     }
@@ -161,6 +169,60 @@ abi_struct! {
         pub away: u32,
         /// Zero.
         pub reserved: u32,
+    }
+}
+
+abi_struct! {
+    /// The tile of an instruction whose op is `OpCode::Tile`; coordinates count elements of the tensor maps.
+    pub struct TileEntry: size 72 {
+        /// Address of the first byte that the map of C covers.
+        pub out: u64,
+        /// Its row pitch in bytes.
+        pub pitch: u64,
+        /// Index of the map of C.
+        pub c_map: u32,
+        /// First row in C.
+        pub row: u32,
+        /// First column in C.
+        pub column: u32,
+        /// Rows that are written.
+        pub rows: u32,
+        /// One past the last column that is written, from the first of the map.
+        pub columns: u32,
+        /// Blocks of 64 of K, over all segments.
+        pub blocks: u32,
+        /// The first segment's first wait.
+        pub waits: u32,
+        /// Its waits.
+        pub wait_count: u32,
+        /// Its `BoxEntry`, so that it is there with the claim: `a_map`,
+        pub a_map: u32,
+        /// `b_map`,
+        pub b_map: u32,
+        /// `a_row`,
+        pub a_row: u32,
+        /// `b_column`,
+        pub b_column: u32,
+        /// `blocks`.
+        pub first_blocks: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+abi_struct! {
+    /// The operands of a segment of a tile. Its K starts and ends with both maps.
+    pub struct BoxEntry: size 20 {
+        /// Index of the map of A.
+        pub a_map: u32,
+        /// Index of the map of B.
+        pub b_map: u32,
+        /// First row in A.
+        pub a_row: u32,
+        /// First column in B.
+        pub b_column: u32,
+        /// Blocks of 64 of K, at least one.
+        pub blocks: u32,
     }
 }
 
@@ -229,7 +291,7 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the CTAs of a lane did in one launch.
+    /// What the CTAs of a lane did in all launches.
     pub struct LaneTotals: size 32 {
         /// Instructions retired.
         pub tasks: u64,
@@ -244,7 +306,7 @@ abi_struct! {
 
 abi_struct! {
     /// A rank's program and state by address.
-    pub struct RankEntry: size 96 {
+    pub struct RankEntry: size 120 {
         /// `LaneEntry`s.
         pub lanes: u64,
         /// `InstructionEntry`s.
@@ -257,7 +319,13 @@ abi_struct! {
         pub spans: u64,
         /// `SignalEntry`s.
         pub signals: u64,
-        /// One u32 per lane: instructions claimed in this launch.
+        /// `TileEntry`s, one per instruction, or 0 if there are no tiles.
+        pub tiles: u64,
+        /// `BoxEntry`s, one per segment, or 0 if there are no tiles.
+        pub boxes: u64,
+        /// Tensor maps.
+        pub maps: u64,
+        /// Two sets of one u32 per lane: instructions claimed in launches of even and of odd epochs.
         pub claims: u64,
         /// `LaneTotals`, one per lane.
         pub totals: u64,
@@ -312,12 +380,12 @@ abi_struct! {
 
 abi_struct! {
     /// The kernel's parameter.
-    pub struct LaunchEntry: size 72 {
+    pub struct LaunchEntry: size 80 {
         /// `RankEntry`s.
         pub ranks: u64,
         /// One `HomeEntry` per CTA.
         pub homes: u64,
-        /// The u64 epoch of the launch; `mkernel_prepare` moves it on.
+        /// The u64 epoch of the launch; the last CTA to leave moves it on.
         pub epoch: u64,
         /// The `FaultRecord`, in host memory.
         pub fault: u64,
@@ -325,6 +393,8 @@ abi_struct! {
         pub fault_claim: u64,
         /// A u32 in host memory: not 0 once the launch is to unwind.
         pub abort: u64,
+        /// A u32 in device memory: CTAs that have left the launch.
+        pub exits: u64,
         /// A u64 in device memory that rises with every instruction that retires, on any CTA.
         pub progress: u64,
         /// Nanoseconds for which a wait may see no progress.
@@ -338,7 +408,7 @@ abi_struct! {
 
 /// The C++ text of every layout here and of those of the core that the device uses, for namespace `mk`.
 pub fn text() -> String {
-    let items: [fn() -> String; 20] = [
+    let items: [fn() -> String; 22] = [
         TicketBits::cpp,
         FifoHeader::cpp,
         OpCode::cpp,
@@ -350,6 +420,8 @@ pub fn text() -> String {
         KernelShape::cpp,
         LaneEntry::cpp,
         InstructionEntry::cpp,
+        TileEntry::cpp,
+        BoxEntry::cpp,
         SegmentEntry::cpp,
         WaitEntry::cpp,
         SpanEntry::cpp,

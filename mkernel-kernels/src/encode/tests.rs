@@ -115,17 +115,17 @@ fn spans_that_would_lead_the_device_outside_are_refused() {
         (Box::new(GemmRs { m: 40, n: 33, k: 20, dtype: DType::F32, partial: Partial::Narrow }), &["reduce", "gemm"]),
     ] {
         let program = plan(op.as_ref(), &world).remove(0);
-        assert!(encode(&program, &addresses(&world)).is_ok());
+        assert!(encode(&program, &addresses(&world), None).is_ok());
         for name in names {
             let mut narrow = program.clone();
             let first = first_of(&program, name).writes.start as usize;
             narrow.spans[first].row_bytes -= 4;
-            let refused = encode(&narrow, &addresses(&world));
+            let refused = encode(&narrow, &addresses(&world), None);
             assert!(matches!(refused, Err(EncodeError::Spans { op, .. }) if op == *name), "{name}: {refused:?}");
             let mut short = program.clone();
             let segment = &program.segments(first_of(&program, name))[0];
             short.spans[segment.reads.start as usize].rows += 1;
-            let refused = encode(&short, &addresses(&world));
+            let refused = encode(&short, &addresses(&world), None);
             assert!(matches!(refused, Err(EncodeError::Spans { .. })), "{name}: {refused:?}");
         }
     }
@@ -136,7 +136,7 @@ fn a_head_longer_than_the_engines_hold_is_refused() {
     let world = World::uniform(1, 1).unwrap();
     let mut program = plan(&attention(), &world).remove(0);
     program.spans.iter_mut().for_each(|s| s.row_bytes = 264 * 2);
-    let refused = encode(&program, &addresses(&world));
+    let refused = encode(&program, &addresses(&world), None);
     assert!(matches!(refused, Err(EncodeError::Spans { op: "attention", .. })), "{refused:?}");
 }
 
@@ -144,7 +144,7 @@ fn a_head_longer_than_the_engines_hold_is_refused() {
 fn every_field_of_every_instruction_reads_back_as_planned() {
     for world in [World::uniform(1, 1), World::uniform(2, 2), World::new(&[3, 1])].map(Result::unwrap) {
         for program in operators().iter().flat_map(|op| plan(op.as_ref(), &world)) {
-            let image = encode(&program, &addresses(&world)).unwrap();
+            let image = encode(&program, &addresses(&world), None).unwrap();
             assert_eq!(image.instructions.len(), program.instructions().count());
             for (lane, index, planned) in program.instructions() {
                 let entry = image.lanes[usize::from(lane.0)];
@@ -183,7 +183,7 @@ fn every_field_of_every_instruction_reads_back_as_planned() {
 fn a_lane_goes_on_with_the_lane_that_was_planned() {
     let world = World::uniform(2, 2).unwrap();
     for program in programs(&world) {
-        let image = encode(&program, &addresses(&world)).unwrap();
+        let image = encode(&program, &addresses(&world), None).unwrap();
         for (entry, lane) in image.lanes.iter().zip(&program.lanes) {
             let next = (entry.next != KernelShape::NO_LANE).then_some(LaneId(entry.next as u16));
             assert_eq!((next, role_of(entry)), (lane.next, Some(lane.role)));
@@ -196,7 +196,7 @@ fn only_edges_between_ctas_of_one_rank_have_the_scope_of_the_gpu() {
     let world = World::uniform(2, 2).unwrap();
     let programs = programs(&world);
     for program in &programs {
-        let image = encode(program, &addresses(&world)).unwrap();
+        let image = encode(program, &addresses(&world), None).unwrap();
         for signal in &image.signals {
             let near = cell_of(signal.address).0 == program.rank;
             assert_eq!(signal.scope == EdgeScope::Gpu as u32, near);
@@ -222,7 +222,7 @@ fn memory_that_is_not_mapped_is_refused() {
     let program = programs(&world).remove(0);
     let mut table = Addresses::new(2);
     table.set(Rank(0), RankAddresses { regions: vec![0; 3], cells: 0 });
-    assert_eq!(encode(&program, &table), Err(EncodeError::Unmapped { program: Rank(0), rank: Rank(1) }));
+    assert_eq!(encode(&program, &table, None), Err(EncodeError::Unmapped { program: Rank(0), rank: Rank(1) }));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_product_whose_sides_do_not_fit_is_refused() {
     let world = World::uniform(1, 1).unwrap();
     let mut program = programs(&world).remove(0);
     program.spans[1].rows -= 1;
-    assert!(matches!(encode(&program, &addresses(&world)), Err(EncodeError::Spans { op: "gemm", .. })));
+    assert!(matches!(encode(&program, &addresses(&world), None), Err(EncodeError::Spans { op: "gemm", .. })));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_put_of_counted_rows_says_where_the_count_is() {
     let mut program = programs(&world).remove(0);
     let count = Span::flat(Rank(0), mkernel_core::RegionId(2), 16, 8);
     program.puts[0].count = Some(count);
-    let image = encode(&program, &addresses(&world)).unwrap();
+    let image = encode(&program, &addresses(&world), None).unwrap();
     let rows: Vec<_> =
         image.instructions.iter().filter(|i| i.op == OpCode::Put as u32).map(|i| (i.put, i.rows)).collect();
     assert!(rows.len() > 1);
