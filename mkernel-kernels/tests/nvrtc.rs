@@ -23,14 +23,16 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// Nothing but copies and puts, and all engines of each element type.
+/// Nothing but copies and puts; and each engine for each element type by itself, as programs of one operator use them.
 fn specialisations(capability: u32) -> Vec<Specialisation> {
     let none = Specialisation { capability, ..Specialisation::default() };
-    let all = |element| {
-        let one = || vec![element];
-        Specialisation { capability, products: one(), attentions: one(), experts: one(), is_routed: true, engine: None }
-    };
-    [none].into_iter().chain([Element::Bf16, Element::F16, Element::F32].map(all)).collect()
+    let mut all = vec![none.clone()];
+    for element in [Element::Bf16, Element::F16, Element::F32] {
+        all.push(Specialisation { products: vec![element], ..none.clone() });
+        all.push(Specialisation { attentions: vec![element], ..none.clone() });
+        all.push(Specialisation { experts: vec![element], is_routed: true, ..none.clone() });
+    }
+    all
 }
 
 #[test]
