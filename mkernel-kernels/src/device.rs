@@ -5,7 +5,7 @@ use crate::encode::layout::{self, Element, KernelShape, OpCode};
 use crate::encode::tiles::Engine;
 
 /// The files of `src/device/`, each after those it includes.
-const FILES: [(&str, &str); 34] = [
+const FILES: [(&str, &str); 41] = [
     ("sync.cuh", include_str!("device/sync.cuh")),
     ("team.cuh", include_str!("device/team.cuh")),
     ("wait.cuh", include_str!("device/wait.cuh")),
@@ -39,6 +39,13 @@ const FILES: [(&str, &str); 34] = [
     ("wgmma.cuh", include_str!("device/wgmma.cuh")),
     ("gemm_hopper.cuh", include_str!("device/gemm_hopper.cuh")),
     ("gemm_hopper_epilogue.cuh", include_str!("device/gemm_hopper_epilogue.cuh")),
+    ("slot.cuh", include_str!("device/slot.cuh")),
+    ("engine_gemm.cuh", include_str!("device/engine_gemm.cuh")),
+    ("attention_hopper.cuh", include_str!("device/attention_hopper.cuh")),
+    ("attention_hopper_softmax.cuh", include_str!("device/attention_hopper_softmax.cuh")),
+    ("attention_hopper_values.cuh", include_str!("device/attention_hopper_values.cuh")),
+    ("attention_hopper_consume.cuh", include_str!("device/attention_hopper_consume.cuh")),
+    ("engine_attention.cuh", include_str!("device/engine_attention.cuh")),
     ("pipeline.cuh", include_str!("device/pipeline.cuh")),
 ];
 
@@ -99,19 +106,7 @@ impl Specialisation {
         let parts = [("ATTENTION", !self.attentions.is_empty()), ("ROUTED", self.is_routed)];
         options.extend(parts.iter().filter(|(_, is_used)| *is_used).map(|(part, _)| format!("-DMK_{part}")));
         if let Some(engine) = self.engine {
-            let (stages, boxes) = engine.stages();
-            options.extend([
-                format!("-DMK_TILE_N={}", engine.columns),
-                format!("-DMK_STAGES={stages}"),
-                format!("-DMK_BOXES={boxes}"),
-                format!("-DMK_SHARED_BYTES={}", engine.shared_bytes()),
-            ]);
-            let switches = [
-                (engine.input == Element::F16, "-DMK_F16"),
-                (engine.writes_input, "-DMK_TILE_HALF"),
-                (engine.writes_f32, "-DMK_TILE_F32"),
-            ];
-            options.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()));
+            options.extend(engine.definitions().into_iter().map(|d| format!("-DMK_{d}")));
         }
         options
     }

@@ -127,7 +127,7 @@ pub fn encode(program: &Program, addresses: &Addresses, engine: Option<&Engine>)
     if let Some(engine) = engine {
         image.tiles = tiles::encode(program, addresses, engine)?;
         for (instruction, tile) in image.instructions.iter_mut().zip(&image.tiles.tiles) {
-            if tile.blocks > 0 {
+            if tile.rows > 0 {
                 instruction.op = OpCode::Tile as u32;
             }
         }

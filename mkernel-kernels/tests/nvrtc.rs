@@ -7,7 +7,7 @@
 use mkernel_kernels::cuda::nvrtc::{Compiled, Nvrtc};
 use mkernel_kernels::device::{self, RUN, Specialisation};
 use mkernel_kernels::encode::layout::Element;
-use mkernel_kernels::encode::tiles::Engine;
+use mkernel_kernels::encode::tiles::{AttentionEngine, Engine, GemmEngine};
 
 fn nvrtc() -> Nvrtc {
     Nvrtc::find().unwrap_or_else(|error| panic!("{error}"))
@@ -61,7 +61,7 @@ fn the_pipelined_kernel_compiles_for_every_engine_without_warnings_or_products_i
             [(Element::Bf16, true, false), (Element::Bf16, false, true), (Element::F16, true, true)]
         {
             for products in [vec![], vec![input]] {
-                let engine = Some(Engine { input, columns, writes_input, writes_f32 });
+                let engine = Some(Engine::Gemm(GemmEngine { input, columns, writes_input, writes_f32 }));
                 let specialisation = Specialisation { capability: 90, products, engine, ..Specialisation::default() };
                 let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
                 assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
@@ -71,6 +71,19 @@ fn the_pipelined_kernel_compiles_for_every_engine_without_warnings_or_products_i
                 println!("{specialisation:?}: {log}");
             }
         }
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn the_pipelined_kernel_compiles_for_every_head_that_its_engine_takes() {
+    let nvrtc = nvrtc();
+    for (input, dim) in [(Element::Bf16, 64), (Element::Bf16, 128), (Element::F16, 256)] {
+        let engine = Some(Engine::Attention(AttentionEngine { input, dim }));
+        let specialisation = Specialisation { capability: 90, engine, ..Specialisation::default() };
+        let Compiled { log, .. } = compile(&nvrtc, &specialisation);
+        assert!(!log.contains("C7510") && !log.contains("warning"), "{specialisation:?}: {log}");
+        println!("{specialisation:?}: {log}");
     }
 }
 

@@ -7,7 +7,7 @@
 // commits the stores waits until all are written, and the barrier before the signals does the rest.
 #pragma once
 
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
 #include "copy.cuh"
 #include "mbarrier.cuh"
 #include "tma.cuh"

@@ -59,8 +59,8 @@ __device__ __forceinline__ float4 load_shared(unsigned from) {
 }
 
 /// Stores the first `rows` rows of a box by ordinary stores; the whole warp.
-template <class Out>
-__device__ __forceinline__ void store_rows(const GemmTile& tile, unsigned box, int row, int column, int rows,
+template <class Out, class Tile>
+__device__ __forceinline__ void store_rows(const Tile& tile, unsigned box, int row, int column, int rows,
                                            unsigned lane) {
     constexpr int kUnit = 16 / sizeof(Out);
 #pragma unroll 1

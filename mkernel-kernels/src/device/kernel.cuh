@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(mk::team::kFirst + mk::team::kThrea
     const mk::u64 epoch = *mk::at<const mk::u64>(launch.epoch);
     mk::clear_next_claims(launch, epoch);
     __syncthreads();
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
     mk::pipeline::run(launch, epoch, shared);
 #else
     mk::work(launch, epoch, shared);

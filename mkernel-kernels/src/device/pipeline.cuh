@@ -2,9 +2,11 @@
 //
 // A ring of slots holds what the CTA has claimed, in order. Roles pass every slot, each at its own pace:
 //   warp 3                  claims, waits for the first segment, fills the slot: ahead of everybody while tiles follow
-//   warp 0, one lane        loads the tile's operands (gemm_hopper.cuh)
-//   warps 4-11, the team    multiplies a tile, or does any other instruction from its waits to its signals
+//   warp 0, one lane        loads the tile's operands
+//   warps 4-11, the team    computes a tile, or does any other instruction from its waits to its signals
 //   warps 1 and 2           store the tile and raise its signals
+// What a tile is, `engine` says: engine_gemm.cuh or engine_attention.cuh, whichever is compiled in.
+//
 // A slot is free again once all roles have passed it, and as each passes slots in order, a free slot means that all
 // earlier instructions are complete too.
 //
@@ -13,54 +15,19 @@
 // anything of what was claimed after it. The next lane is claimed from only when all slots are free.
 #pragma once
 
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
 #include "claim.cuh"
-#include "gemm_hopper_epilogue.cuh"
+#include "engine_attention.cuh"
+#include "engine_gemm.cuh"
 #include "worker.cuh"
 
 namespace mk::pipeline {
 
-constexpr unsigned kSlots = KernelShape::SLOTS;
-
-/// One claimed instruction.
-struct Slot {
-    InstructionEntry instruction;
-    TileEntry tile;  // where `instruction` is a tile
-    Place place;     // lane NO_LANE: the launch has ended for this CTA
-};
-
-/// The CTA's control block, behind the engine's shared memory.
-struct Control {
-    u64 filled[kSlots], freed[kSlots];
-    Slot slots[kSlots];
-    u64 copied[Bulk::kPieces];  // of `Bulk`
-    u32 is_failed;
-};
-static_assert(sizeof(Control) <= KernelShape::CONTROL_BYTES, "the control block fits");
-static_assert(alignof(Slot) == 8 && sizeof(InstructionEntry) % 4 == 0 && sizeof(TileEntry) % 4 == 0, "copied by words");
-
-template <class Out>
-using Shape = GemmShape<128, MK_TILE_N, MK_STAGES, MK_BOXES, 1, 1, 1, Out>;
-using Half = Shape<unsigned short>;
-constexpr unsigned kControl = (Half::kSharedBytes + 15) / 16 * 16;
+constexpr unsigned kControl = (engine::kSharedBytes + 15) / 16 * 16;
 static_assert(kControl + KernelShape::CONTROL_BYTES == MK_SHARED_BYTES, "the host reserves what the engine takes");
-static_assert(Half::kOffsetStaging >= KernelShape::SHARED_BYTES &&
-                  Half::kOffsetStaging >= Bulk::kPieces * Bulk::kPieceBytes + Stream::kSources * sizeof(Stream::Source),
+static_assert(engine::kScratch >= KernelShape::SHARED_BYTES &&
+                  engine::kScratch >= Bulk::kPieces * Bulk::kPieceBytes + Stream::kSources * sizeof(Stream::Source),
               "other instructions use the stages as scratch");
-
-/// What every thread of the CTA knows.
-struct Cta {
-    const LaunchEntry& launch;
-    const RankEntry& rank;
-    Control& control;
-    Watch watch;
-    u64 epoch;
-
-    __device__ __forceinline__ unsigned filled(unsigned slot) const { return shared_address(control.filled + slot); }
-    __device__ __forceinline__ unsigned freed(unsigned slot) const { return shared_address(control.freed + slot); }
-    __device__ __forceinline__ bool is_failed() const { return *static_cast<volatile u32*>(&control.is_failed) != 0; }
-    __device__ __forceinline__ void fail() const { *static_cast<volatile u32*>(&control.is_failed) = 1; }
-};
 
 /// Roles that pass a slot: the loading lane, a lane of each storing warp, a thread of each half of the team.
 constexpr unsigned kPasses = 5;
@@ -81,60 +48,6 @@ struct Walk {
 
 __device__ __forceinline__ bool is_end(const Slot& slot) { return slot.place.lane == KernelShape::NO_LANE; }
 __device__ __forceinline__ bool is_tile(const Slot& slot) { return slot.instruction.op == static_cast<u32>(OpCode::Tile); }
-
-/// The engine's view of a slot's tile.
-__device__ __forceinline__ GemmTile tile_of(const Cta& cta, const Slot& slot) {
-    const TileEntry& t = slot.tile;
-    GemmTile tile;
-    tile.c = at<const TensorMap>(cta.rank.maps) + t.c_map;
-    tile.row = static_cast<int>(t.row);
-    tile.column = static_cast<int>(t.column);
-    tile.rows = static_cast<int>(t.rows);
-    tile.segments = static_cast<int>(slot.instruction.segment_count);
-    tile.blocks = static_cast<int>(t.blocks);
-    tile.raises = slot.instruction.signal_count != 0;
-    tile.out = at<char>(t.out);
-    tile.pitch = t.pitch;
-    tile.columns = static_cast<int>(t.columns);
-    tile.split = 0;
-    tile.partials = nullptr;
-    return tile;
-}
-
-/// Joins the engine to the interpreter: the hooks that gemm_hopper.cuh asks for, for the slot at hand.
-struct Source {
-    const Cta& cta;
-    const Slot* slot;
-
-    /// The first segment was waited for by the claimer.
-    __device__ __forceinline__ void segment(const GemmTile&, int index, GemmSegment& to) const {
-        const u32 number = slot->instruction.segments + static_cast<u32>(index);
-        u32 count = slot->tile.wait_count;
-        BoxEntry box = {slot->tile.a_map, slot->tile.b_map, slot->tile.a_row, slot->tile.b_column, slot->tile.first_blocks};
-        if (index > 0) {
-            const SegmentEntry segment = at<const SegmentEntry>(cta.rank.segments)[number];
-            box = at<const BoxEntry>(cta.rank.boxes)[number];
-            count = segment.wait_count;
-            for (u32 i = 0; i < count && !cta.is_failed(); ++i) {
-                if (!await(cta.launch, cta.rank, segment.waits + i, cta.epoch, cta.watch, slot->place)) cta.fail();
-            }
-        }
-        if (count != 0) tma::fence_all();
-        const TensorMap* maps = at<const TensorMap>(cta.rank.maps);
-        to = {maps + box.a_map, maps + box.b_map, static_cast<int>(box.a_row), 0, 0, static_cast<int>(box.b_column),
-              static_cast<int>(box.blocks)};
-    }
-
-    /// Both halves of the tile are written and visible to this thread.
-    __device__ __forceinline__ void stored(const GemmTile&) const {
-        if (cta.is_failed()) return;
-        for (u32 i = 0; i < slot->instruction.signal_count; ++i) {
-            raise(at<const SignalEntry>(cta.rank.signals)[slot->instruction.signals + i]);
-        }
-    }
-    __device__ __forceinline__ void publish(const GemmTile&, unsigned) const {}
-    __device__ __forceinline__ void collect(const GemmTile&, unsigned) const {}
-};
 
 /// Copies an entry to the slot by words, a lane a word.
 template <class Entry>
@@ -190,6 +103,7 @@ __device__ __forceinline__ void claim(const Cta& cta, Place place, u32 lane) {
         __syncwarp();
         last = ring;
         is_complete = !is_tile(slot);
+        if (engine::kClaimsLate && !is_complete) barrier::wait(cta.loaded(ring.slot), ring.parity);
         // Nothing but tiles is claimed ahead: whoever is free should take the next.
         if (is_complete) barrier::wait(cta.freed(ring.slot), ring.parity);
         ring.advance();
@@ -197,42 +111,29 @@ __device__ __forceinline__ void claim(const Cta& cta, Place place, u32 lane) {
 }
 
 /// Warp 0, one lane: loads the operands of tiles.
-__device__ __forceinline__ void load(const Cta& cta, GemmShared<Half> shared) {
+__device__ __forceinline__ void load(const Cta& cta, engine::Shared shared) {
     Walk walk;
-    Ring<Half::kStages> stages;
+    engine::Producer producer;
     for (;;) {
         const Slot& slot = walk.next(cta);
         if (is_end(slot)) return;
-        if (is_tile(slot)) {
-            Source source{cta, &slot};
-            gemm_produce<Half>(tile_of(cta, slot), source, shared, stages, 0);
-        }
+        if (is_tile(slot)) engine::load(cta, slot, shared, producer);
+        barrier::arrive(cta.loaded(walk.ring.slot));
         walk.pass(cta, true);
     }
 }
 
 /// Warps 1 and 2: store tiles and raise their signals.
-__device__ __forceinline__ void store(const Cta& cta, GemmShared<Half> shared, u32 part, u32 lane) {
+__device__ __forceinline__ void store(const Cta& cta, engine::Shared shared, u32 part, u32 lane) {
     Walk walk;
-    Ring<Half::kStaging> boxes;
+    engine::Boxes boxes;
     for (;;) {
         const Slot& slot = walk.next(cta);
         if (is_end(slot)) return;
         if (is_tile(slot)) {
             // What the tile waited for may have read its memory by ordinary loads.
             if (slot.tile.wait_count != 0) tma::fence_all();
-            Source source{cta, &slot};
-            const GemmTile tile = tile_of(cta, slot);
-#ifdef MK_TILE_F32
-            if (slot.instruction.output == static_cast<u32>(Element::F32)) {
-                gemm_store<Shape<float>>(tile, source, GemmShared<Shape<float>>{shared.base}, boxes, part, lane);
-            }
-#endif
-#ifdef MK_TILE_HALF
-            if (slot.instruction.output != static_cast<u32>(Element::F32)) {
-                gemm_store<Half>(tile, source, shared, boxes, part, lane);
-            }
-#endif
+            engine::store(cta, slot, shared, boxes, part, lane);
             __syncwarp();
             if (part == 0 && lane == 0) add_relaxed(at<u64>(cta.launch.progress), 1);
         }
@@ -248,64 +149,65 @@ __device__ __noinline__ bool act(Worker& worker, const InstructionEntry& instruc
 /// What the team keeps from slot to slot.
 struct Team {
     Walk walk;
-    Half::Consumer consumer;
-    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
+    engine::Consumer consumer;
+    u32 lane;
+    u64 start, tasks, busy_ns, wait_ns;
 };
 
-/// The team multiplies the tiles of a lane from the slot at hand on, up to the first slot that holds none.
-///
-/// What it keeps is copied in and out, so that the sums share registers with no more than that. (A function of its own
-/// would be simpler, but the compiler makes each `wgmma` wait for the one before where a call is near.)
-__device__ __forceinline__ void multiply(const Cta& cta, Team& team, u32 lane) {
-    extern __shared__ __align__(1024) char memory[];
-    const GemmShared<Half> shared{shared_address(memory)};
-    asm volatile("" ::"l"(&team) : "memory");
-    Walk walk = team.walk;
-    Half::Consumer consumer = team.consumer;
-    u64 tasks = 0, busy_ns = 0, wait_ns = 0;
-    const u32 part = team::thread() / 128, thread = team::thread() % 128;
-    for (;;) {
-        const u64 asked = now_ns();
-        const Slot& slot = walk.next(cta);
-        const u64 start = now_ns();
-        wait_ns += start - asked;
-        if (!is_tile(slot) || slot.place.lane != lane) break;
-        Source source{cta, &slot};
-        const GemmTile tile = tile_of(cta, slot);
-#ifdef MK_TILE_F32
-        if (slot.instruction.output == static_cast<u32>(Element::F32)) {
-            gemm_consume<Shape<float>>(tile, source, GemmShared<Shape<float>>{shared.base}, consumer, part, thread);
-        }
-#endif
-#ifdef MK_TILE_HALF
-        if (slot.instruction.output != static_cast<u32>(Element::F32)) {
-            gemm_consume<Half>(tile, source, shared, consumer, part, thread);
-        }
-#endif
-        busy_ns += now_ns() - start;
-        ++tasks;
-        walk.pass(cta, thread == 0);
-    }
-    team = {walk, consumer, tasks, busy_ns, wait_ns};
-    asm volatile("" ::"l"(&team) : "memory");
+/// Keeps an object in memory from here on, out of the registers that a tile needs.
+template <class Object>
+__device__ __forceinline__ void park(Object& object) {
+    asm volatile("" ::"l"(&object) : "memory");
 }
 
-/// The team: multiplies tiles, and does everything else as a whole.
+/// The team computes the tiles of its lane from the slot at hand on, up to the first slot that holds none.
+///
+/// What is not needed within a tile is parked. (A function of its own would be simpler, but the compiler makes each `wgmma`
+/// wait for the one before where a call is near.)
+__device__ __forceinline__ void compute(const Cta& cta, Team& team) {
+    extern __shared__ __align__(1024) char memory[];
+    const engine::Shared shared{shared_address(memory)};
+    const u32 part = team::thread() / 128, thread = team::thread() % 128;
+    team.tasks = team.busy_ns = team.wait_ns = 0;
+    for (;;) {
+        const u64 asked = now_ns();
+        const Slot& slot = team.walk.next(cta);
+        team.start = now_ns();
+        team.wait_ns += team.start - asked;
+        if (!is_tile(slot) || slot.place.lane != team.lane) return;
+        engine::Consumer consumer = team.consumer;
+        park(team);
+        park(cta);
+        engine::compute(slot, shared, consumer, part, thread);
+        park(team);
+        park(cta);
+        team.consumer = consumer;
+        team.busy_ns += now_ns() - team.start;
+        ++team.tasks;
+        team.walk.pass(cta, thread == 0);
+    }
+}
+
+/// The team: computes tiles, and does everything else as a whole.
 __device__ __forceinline__ void perform(const Cta& cta, char* scratch, Place place) {
     const u32 thread = team::thread() % 128;
-    Team team;
+    Team team{};
+    team.lane = place.lane;
     Worker worker{cta.launch, cta.rank, cta.watch, place, cta.epoch};
     worker.bulk.barriers = cta.control.copied;
     for (;;) {
-        multiply(cta, team, worker.place.lane);
+        compute(cta, team);
         const Slot& slot = team.walk.next(cta);
         worker.tasks += team.tasks;
         worker.busy_ns += team.busy_ns + team.wait_ns;  // `leave` takes waits off
         worker.wait_ns += team.wait_ns;
         if (slot.place.lane != worker.place.lane) {
             if (team::thread() == 0) worker.leave(worker.place.lane);
-            if (is_end(slot)) return;
-            worker.place.lane = slot.place.lane;
+            if (is_end(slot)) {
+                engine::end(team.consumer, mk::team::thread() / 128);
+                return;
+            }
+            worker.place.lane = team.lane = slot.place.lane;
             continue;  // the same slot again
         }
         worker.place = slot.place;
@@ -328,7 +230,7 @@ __device__ __forceinline__ void perform(const Cta& cta, char* scratch, Place pla
 
 /// Takes the CTA from its home lane to the end of the launch.
 __device__ __forceinline__ void run(const LaunchEntry& launch, u64 epoch, char* memory) {
-    const GemmShared<Half> shared{shared_address(memory)};
+    const engine::Shared shared{shared_address(memory)};
     Control& control = *reinterpret_cast<Control*>(memory + kControl);
     const HomeEntry home = at<const HomeEntry>(launch.homes)[blockIdx.x];
     const Cta cta{launch, at<const RankEntry>(launch.ranks)[home.rank], control,
@@ -338,6 +240,7 @@ __device__ __forceinline__ void run(const LaunchEntry& launch, u64 epoch, char* 
         for (unsigned slot = 0; slot < kSlots; ++slot) {
             barrier::init(cta.filled(slot), 1);
             barrier::init(cta.freed(slot), kPasses);
+            barrier::init(cta.loaded(slot), 1);
         }
         for (unsigned piece = 0; piece < Bulk::kPieces; ++piece) barrier::init(shared_address(control.copied + piece), 1);
         barrier::publish();

@@ -4,7 +4,7 @@
 // flight: pieces of all sources stream through shared memory, while loads into registers wait for one source at a time.
 #pragma once
 
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
 #include "bulk.cuh"
 #include "reduce.cuh"
 

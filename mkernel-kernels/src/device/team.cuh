@@ -1,6 +1,6 @@
 // No Rust twin. The team: the threads of a CTA that do an instruction together.
 //
-// In the portable kernel that is every thread. In the pipelined one (MK_TILE_N) a warpgroup before them serves: it
+// In the portable kernel that is every thread. In the pipelined one (MK_PIPELINED) a warpgroup before them serves: it
 // claims, loads and stores, and never takes part in the team's barriers.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace mk::team {
 
 constexpr u32 kThreads = KernelShape::THREADS;
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
 constexpr u32 kFirst = KernelShape::SERVICE_THREADS;
 #else
 constexpr u32 kFirst = 0;

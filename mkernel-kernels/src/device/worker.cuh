@@ -40,7 +40,7 @@ struct Worker {
     u64 epoch;
     u64 fifo_tail = 0;
     u64 tasks = 0, busy_ns = 0, wait_ns = 0, peer_bytes = 0;
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
     Bulk bulk;
 #endif
 
@@ -104,7 +104,7 @@ struct Worker {
             if (!ready(segment)) return false;
             for (u32 r = 0; r < segment.read_count; ++r, ++write) {
                 const SpanEntry to = spans[write], from = spans[segment.reads + r];
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
                 if (Bulk::takes(to, from)) {
                     bulk.copy(to, from, shared_address(shared));
                     continue;
@@ -159,7 +159,7 @@ struct Worker {
 
     /// Sums sources in segment order.
     __device__ __forceinline__ bool sum(const InstructionEntry& instruction, [[maybe_unused]] char* shared) {
-#ifdef MK_TILE_N
+#ifdef MK_PIPELINED
         const Stream stream{rank, instruction, shared};
         if (stream.is_whole()) return ready_all(instruction) && stream.sum(bulk);
 #endif

@@ -33,7 +33,7 @@ abi_enum! {
         Combine = 9,
         /// Sums of packed partial rows.
         Merge = 10,
-        /// One tile of a matrix product, by the Hopper engine.
+        /// One tile of a matrix product or of attention, by a Hopper engine.
         Tile = 11,
     }
 }
@@ -173,56 +173,75 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// The tile of an instruction whose op is `OpCode::Tile`; coordinates count elements of the tensor maps.
-    pub struct TileEntry: size 72 {
+    /// The tile of an instruction whose op is `OpCode::Tile`: a product C = A B, or attention with O for C, K for A and V
+    /// for B. Coordinates count elements of the tensor maps, which are named by index.
+    pub struct TileEntry: size 96 {
         /// Address of the first byte that the map of C covers.
         pub out: u64,
         /// Its row pitch in bytes.
         pub pitch: u64,
-        /// Index of the map of C.
+        /// The first segment's `BoxEntry`, so that it is there with the claim: `position`; the rest is below.
+        pub position: u64,
+        /// The map of C.
         pub c_map: u32,
         /// First row in C.
         pub row: u32,
         /// First column in C.
         pub column: u32,
-        /// Rows that are written.
+        /// Rows that are written, at least one.
         pub rows: u32,
         /// One past the last column that is written, from the first of the map.
         pub columns: u32,
-        /// Blocks of 64 of K, over all segments.
+        /// Of a product: blocks of 64 of K, over all segments.
         pub blocks: u32,
         /// The first segment's first wait.
         pub waits: u32,
         /// Its waits.
         pub wait_count: u32,
-        /// Its `BoxEntry`, so that it is there with the claim: `a_map`,
+        /// Of attention: the map of Q,
+        pub q_map: u32,
+        /// the first row in Q,
+        pub q_row: u32,
+        /// the first column in Q.
+        pub q_column: u32,
+        /// Of the first segment: `a_map`,
         pub a_map: u32,
-        /// `b_map`,
-        pub b_map: u32,
         /// `a_row`,
         pub a_row: u32,
+        /// `a_column`,
+        pub a_column: u32,
+        /// `b_map`,
+        pub b_map: u32,
+        /// `b_row`,
+        pub b_row: u32,
         /// `b_column`,
         pub b_column: u32,
-        /// `blocks`.
-        pub first_blocks: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// `length`.
+        pub length: u32,
     }
 }
 
 abi_struct! {
-    /// The operands of a segment of a tile. Its K starts and ends with both maps.
-    pub struct BoxEntry: size 20 {
-        /// Index of the map of A.
+    /// The operands of a segment of a tile. The K of a product starts and ends with both maps.
+    pub struct BoxEntry: size 40 {
+        /// Of attention: position of the first key.
+        pub position: u64,
+        /// The map of A.
         pub a_map: u32,
-        /// Index of the map of B.
-        pub b_map: u32,
         /// First row in A.
         pub a_row: u32,
+        /// First column in A.
+        pub a_column: u32,
+        /// The map of B.
+        pub b_map: u32,
+        /// First row in B.
+        pub b_row: u32,
         /// First column in B.
         pub b_column: u32,
-        /// Blocks of 64 of K, at least one.
-        pub blocks: u32,
+        /// Blocks of 64 of K, at least one; or keys.
+        pub length: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
