@@ -137,7 +137,7 @@ fn test_hidden(case: Case<'_>, operator: &RingAttention, tally: &mut Tally) {
     tally.launches += 1;
     let text = |error: mkernel::Error| Stop::Failed(error).line();
     let tested = || -> Result<(), String> {
-        let mut given = inputs(operator, Fill::Exact, case.seed, 0);
+        let mut given = inputs(operator, Fill::Exact, case.seed, 0).map_err(|e| e.to_string())?;
         for name in ["k", "v"] {
             let mut tensor = given.get(name).expect("attention has keys and values").clone();
             let row = (operator.dim * operator.dtype.bytes()) as usize;
@@ -197,7 +197,7 @@ fn turn<O>(
 where
     O: Reference + PartialEq + Clone + 'static,
 {
-    let given = inputs(operator, Fill::Exact, seed, epoch);
+    let given = inputs(operator, Fill::Exact, seed, epoch).map_err(|e| e.to_string())?;
     let (found, _) = session.operator(operator.clone())?.run(&given)?;
     let (right, _) = host.operator(operator.clone())?.run(&given)?;
     Ok(same_bits(&found, &right).map_err(|e| format!("{} in turn {epoch}: {e}", operator.name())))
