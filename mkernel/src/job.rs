@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::os::unix::process::parent_id;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use mkernel_sim::board::Apart;
 use mkernel_sim::{Board, Network, SegmentError, Shm, SimError};
 
 use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
-use crate::config::Config;
+use crate::config::{Config, Launcher};
 use crate::error::Error;
 use crate::session::Options;
 
@@ -26,6 +27,9 @@ const BEAT: Duration = Duration::from_millis(4);
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// What a rank raises when its launcher is gone.
+const ORPHAN: &str = "the launcher that started it has ended";
 
 /// A rank that has met the others.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ struct Shared {
     control: Mutex<Option<Control>>,
     board: Arc<Board>,
     is_over: AtomicBool,
+    /// The process that started this one, if it is a launcher's: the job does not outlive it.
+    launcher: Option<u32>,
 }
 
 impl Shared {
@@ -56,12 +62,19 @@ impl Shared {
 
     /// The thread.
     fn keep(&self) {
+        let mut is_orphan = false;
         while !self.is_over.load(SeqCst) {
             self.board.beat();
             // The owner has it only to exchange something, and hears of faults itself then.
             if let Ok(mut control) = self.control.try_lock()
                 && let Some(control) = control.as_mut()
             {
+                if !is_orphan && self.launcher.is_some_and(|launcher| launcher != parent_id()) {
+                    is_orphan = true;
+                    // It fits a record.
+                    let _ = control.raise(ORPHAN.as_bytes());
+                    self.board.abort();
+                }
                 let event = control.step(Duration::ZERO);
                 if matches!(event, Ok(Some(Event::Fault(_))) | Err(_)) || control.fault().is_some() {
                     self.board.abort();
@@ -76,6 +89,9 @@ impl Job {
     /// Meets the other ranks, and returns when all have arrived.
     pub(crate) fn join(config: &Config, deadline: Duration) -> Result<Job, Error> {
         tracing::debug!("\n{config}");
+        // Who sets plain variables may well start a rank and end.
+        let launcher = matches!(config.launcher, Launcher::Torchrun | Launcher::OpenMpi | Launcher::Slurm);
+        let launcher = launcher.then(parent_id);
         let mut control = join(&config.setup)?;
         let (world, rank) = (control.world().clone(), control.rank());
         let board = match meet_first(&mut control, &world, rank) {
@@ -86,7 +102,8 @@ impl Job {
                 return Err(answer);
             }
         };
-        let shared = Shared { control: Mutex::new(Some(control)), board, is_over: AtomicBool::new(false) };
+        let is_over = AtomicBool::new(false);
+        let shared = Shared { control: Mutex::new(Some(control)), board, is_over, launcher };
         let shared = Arc::new(shared);
         let body = Arc::clone(&shared);
         let keeper = thread::Builder::new().name("job".to_owned()).spawn(move || body.keep()).map_err(Error::Thread)?;
@@ -220,7 +237,8 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
         return error;
     }
     // An abort is the answer to a fault that has been heard of: it is no cause.
-    if control.fault().is_none() && waited.is_none_or(|fault| fault.kind != FaultKind::Aborted) {
+    let is_abort = waited.is_some_and(|fault| fault.kind == FaultKind::Aborted);
+    if control.fault().is_none() && !is_abort {
         let record = waited.as_ref().map_or_else(|| text(&error), record::encode);
         if control.raise(&record).is_err() {
             return error;
@@ -231,7 +249,7 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
     }
     match control.fault() {
         None => error,
-        Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 => error,
+        Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 && !is_abort => error,
         Some(fault) => reported(fault.clone(), waited),
     }
 }

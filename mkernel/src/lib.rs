@@ -41,7 +41,7 @@ pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;
 pub use report::Report;
-pub use session::{Options, Schedule, Session};
+pub use session::{Options, Path, Schedule, Session};
 pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::Mask;

@@ -28,6 +28,26 @@ pub enum Schedule {
     Seeded(u64),
 }
 
+/// How ranks of one node reach each other's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// It is mapped: CTAs load and store there themselves.
+    #[default]
+    Direct,
+    /// By puts through the proxy, as between nodes: every rank is planned as a node of its own.
+    Proxied,
+}
+
+impl Path {
+    /// The world as it is planned for.
+    pub fn plans(self, world: World) -> World {
+        match self {
+            Path::Direct => world,
+            Path::Proxied => World::uniform(world.size(), 1).expect("a world of as many ranks is there already"),
+        }
+    }
+}
+
 /// How a session plans and runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -39,6 +59,8 @@ pub struct Options {
     pub deadline: Duration,
     /// How the host executor schedules CTAs.
     pub schedule: Schedule,
+    /// How ranks of one node reach each other.
+    pub path: Path,
     /// Whether reports carry what every CTA did.
     pub is_traced: bool,
 }
@@ -50,6 +72,7 @@ impl Default for Options {
             roles: RoleCtas::default(),
             deadline: Duration::from_secs(30),
             schedule: Schedule::Threads,
+            path: Path::Direct,
             is_traced: false,
         }
     }
@@ -69,6 +92,7 @@ pub struct Session {
 impl Session {
     /// A session of all ranks of `world` in this process.
     pub fn new(world: World, options: Options) -> Session {
+        let world = options.path.plans(world);
         Session { world, options, instances: Vec::new(), next_sequence: 0, job: None }
     }
 
@@ -81,7 +105,7 @@ impl Session {
     /// [`Error::Bootstrap`] if the ranks do not meet, [`Error::Job`] if one of them fails meanwhile.
     pub fn join(config: &Config, options: Options) -> Result<Session, Error> {
         let job = Job::join(config, options.deadline)?;
-        let world = job.world().clone();
+        let world = options.path.plans(job.world().clone());
         Ok(Session { world, options, instances: Vec::new(), next_sequence: 0, job: Some(job) })
     }
 
@@ -123,7 +147,7 @@ impl Session {
         self.job.map_or(Ok(()), Job::leave)
     }
 
-    /// The world.
+    /// The world that is planned for.
     pub fn world(&self) -> &World {
         &self.world
     }

@@ -134,6 +134,13 @@ impl Hub {
         matches!(self.phase, Phase::Gathering)
     }
 
+    /// Whether ranks that are still on their way should be told why there is no job. At the start deadline they have had
+    /// their time.
+    pub(crate) fn has_untold(&self) -> bool {
+        let is_early = matches!(&self.fault, Some(fault) if !matches!(fault, JobFault::Missing { .. }));
+        self.is_gathering() && is_early && self.empty_seats().next().is_some()
+    }
+
     /// Whether one more connection may be opened. Makes room by refusing the oldest handshake if it had its time.
     pub(crate) fn has_room(&mut self, now: Duration) -> bool {
         let handshakes = self.peers.iter().filter(|(_, peer)| !matches!(peer.stage, Stage::Seated(_)));
@@ -292,7 +299,7 @@ impl Hub {
         if hello.job != self.setup.job {
             return self.refuse(connection, Reason::Job);
         }
-        if !self.is_gathering() || self.fault.is_some() {
+        if !self.is_gathering() {
             return self.refuse(connection, Reason::Ended);
         }
         let Some(peer) = self.peers.get_mut(&connection) else { return };
@@ -303,9 +310,6 @@ impl Hub {
     }
 
     fn seat_member(&mut self, connection: Connection, place: Place) {
-        if self.fault.is_some() {
-            return self.refuse(connection, Reason::Ended);
-        }
         if place.world_size != self.setup.place.world_size {
             return self.refuse(connection, Reason::WorldSize);
         }
@@ -314,6 +318,13 @@ impl Hub {
         }
         if *self.seat(place.rank) != Seat::Empty {
             return self.refuse(connection, Reason::Duplicate);
+        }
+        if let Some(fault) = self.fault.clone() {
+            // It hears what all ranks report, and there is nothing else for it to do here.
+            *self.seat(place.rank) = Seat::Gone;
+            self.peers.remove(&connection);
+            self.send(connection, Message::Fault(fault));
+            return self.actions.push_back(Action::Close(connection));
         }
         self.seats[place.rank as usize - 1] = (Seat::Taken(connection), place);
         let Some(peer) = self.peers.get_mut(&connection) else { return };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use mkernel::{AllReduce, DType, Partial, RoleCtas, RoleName};
+use mkernel::{AllReduce, DType, Partial, Path, RoleCtas, RoleName};
 
 /// Runs a dense operator and the communication around it as one persistent kernel per GPU.
 #[derive(Debug, Parser)]
@@ -156,6 +156,9 @@ pub(crate) struct RunArgs {
     /// What carries bytes between nodes.
     #[arg(long, value_enum, default_value_t = TransportName::Loopback)]
     pub(crate) transport: TransportName,
+    /// How ranks of one node reach each other; proxied makes every rank a node of its own.
+    #[arg(long, value_enum, default_value_t = PathName::Direct)]
+    pub(crate) path: PathName,
     /// One thread per CTA, or one thread that picks every step from --seed.
     #[arg(long, value_enum, default_value_t = ScheduleName::Threads)]
     pub(crate) schedule: ScheduleName,
@@ -278,6 +281,23 @@ pub(crate) enum TransportName {
     Verbs,
     /// Between GPUs.
     Cuda,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PathName {
+    /// CTAs load and store there themselves.
+    Direct,
+    /// By puts through the proxy, as between nodes.
+    Proxied,
+}
+
+impl From<PathName> for Path {
+    fn from(name: PathName) -> Path {
+        match name {
+            PathName::Direct => Path::Direct,
+            PathName::Proxied => Path::Proxied,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -89,6 +89,7 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
         _ => Some(problem::world(&args.problem)?),
     };
     let session = Session::join(&config, options).map_err(Stop::Failed)?;
+    let asked = asked.map(|asked| options.path.plans(asked));
     match asked.filter(|asked| asked != session.world()) {
         // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.
         Some(asked) => Err(Usage::Launched { asked, found: session.world().clone() }.into()),
@@ -103,6 +104,7 @@ fn asked<O: Reference>(operator: &O, args: &RunArgs, given: Option<&Tensors>) ->
     let tensors: Vec<String> = operator.tensors().iter().map(shape).collect();
     fields.add("operator", operator.name());
     fields.add("tensors", tensors.join(", "));
+    fields.add("--path", format!("{:?}", args.path));
     fields.add("--seed", args.seed.to_string());
     fields.add("--epochs", args.epochs.to_string());
     fields.add("--input", given.map_or_else(|| "none".to_owned(), Tensors::fingerprint));
@@ -117,6 +119,7 @@ fn options(args: &RunArgs) -> Options {
             ScheduleName::Threads => Schedule::Threads,
             ScheduleName::Seeded => Schedule::Seeded(args.seed),
         },
+        path: args.path.into(),
         is_traced: args.trace.is_some(),
         ..Options::default()
     }

@@ -1,7 +1,6 @@
 //! Jobs in which nothing goes wrong.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::process::Command;
 
 use crate::job::{Job, OPERATORS, directory, left_behind};
@@ -50,25 +49,33 @@ fn two_jobs_at_once_do_not_notice_each_other() {
 
 #[test]
 fn five_ranks_on_one_core_hold() {
-    let job = Job { cores: Some("0"), ..Job::new(&[3, 2], &format!("{} --epochs 20", OPERATORS[0])) };
-    job.hold();
+    let job = Job::new(&[3, 2], &format!("{} --epochs 20", OPERATORS[0]));
+    Job { under: "taskset -c 0", ..job }.hold();
 }
 
 #[test]
-fn the_ranks_of_mpirun_hold_with_nothing_else_set() {
+fn every_operator_holds_where_64_kib_may_be_locked() {
     for operator in OPERATORS {
-        let mut command = Command::new("mpirun");
-        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "3", env!("CARGO_BIN_EXE_mkernel")]);
-        let flags = format!("run {operator} --transport shm --epochs 3 --json");
-        let output = match command.args(flags.split(' ')).output() {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("SKIPPED: mpirun is not installed");
-                return;
-            }
-            output => output.unwrap(),
+        let job = Job::new(&[2, 1], &format!("{operator} --epochs 2"));
+        Job { under: "prlimit --memlock=65536:65536", ..job }.hold();
+    }
+}
+
+#[test]
+fn the_proxied_path_inside_a_node_gives_every_operator_the_bits_of_nodes_of_one_rank() {
+    let folder = directory("proxied");
+    for (number, operator) in OPERATORS.into_iter().enumerate() {
+        let run = |name: &str, nodes: &[u32], flags: &str| {
+            let file = folder.join(format!("{number}.{name}.safetensors")).to_str().unwrap().to_owned();
+            let job = Job::new(nodes, &format!("{operator} --epochs 4 --seed 7 --json {flags}"));
+            let report: serde_json::Value =
+                serde_json::from_str(&Job { more: vec!["--output".into(), file.clone()], ..job }.hold()).unwrap();
+            assert_eq!(report["bytes"]["inter_out"], report["bytes"]["inter_law"], "{operator}: {name}");
+            (fs::read(file).unwrap(), report["bytes"].clone())
         };
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["world"]["gpus"], &report["checked"]), (&3.into(), &true.into()));
+        let (direct, proxied) = (run("direct", &[3], "--path direct"), run("proxied", &[3], "--path proxied"));
+        assert!(proxied == run("nodes", &[1, 1, 1], ""), "{operator}");
+        let is_zero = |bytes: &serde_json::Value| bytes.as_array().unwrap().iter().all(|bytes| bytes == 0);
+        assert!(is_zero(&direct.1["inter_out"]) && is_zero(&proxied.1["intra_out"]), "{operator}");
     }
 }

@@ -45,15 +45,15 @@ pub(crate) struct Job {
     pub(crate) nodes: Vec<u32>,
     pub(crate) flags: String,
     pub(crate) more: Vec<String>,
-    /// Given to `taskset -c`, if there is any.
-    pub(crate) cores: Option<&'static str>,
+    /// The command that runs each rank, or nothing.
+    pub(crate) under: &'static str,
     pub(crate) port: u16,
 }
 
 impl Job {
     pub(crate) fn new(nodes: &[u32], flags: &str) -> Job {
         let flags = format!("run {flags} --transport shm");
-        Job { nodes: nodes.to_vec(), flags, more: Vec::new(), cores: None, port: free_port() }
+        Job { nodes: nodes.to_vec(), flags, more: Vec::new(), under: "", port: free_port() }
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -65,16 +65,10 @@ impl Job {
         let mut places = self.nodes.iter().flat_map(|size| (0..*size).map(|local| (local, *size)));
         let (local, local_size) = places.nth(rank as usize).unwrap();
         let binary = env!("CARGO_BIN_EXE_mkernel");
-        let mut command = match self.cores {
-            None => Command::new(binary),
-            Some(cores) => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", cores, binary]);
-                command
-            }
-        };
-        command.args(self.flags.split_whitespace()).args(&self.more).env_clear();
-        // For `taskset`.
+        let mut words = self.under.split_whitespace().chain([binary]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(self.flags.split_whitespace()).args(&self.more).env_clear();
+        // For what it runs under.
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
         let variables = [
             ("MKERNEL_RANK", rank.to_string()),
