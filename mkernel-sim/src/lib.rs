@@ -9,6 +9,7 @@
 //! | the same with one process per rank | [`shm`], with memory in `segment` and peers on a [`board`] |
 //! | the same programs without data, every access watched | [`race`] |
 //! | what went wrong | `watch`, `hang` |
+//! | what is going on | [`account`] |
 #![deny(unsafe_code)]
 
 mod block;
@@ -24,6 +25,7 @@ mod segment;
 mod sgemm;
 mod watch;
 
+pub mod account;
 pub mod board;
 pub mod error;
 pub mod network;
@@ -33,6 +35,7 @@ pub mod seeded;
 pub mod shm;
 pub mod threaded;
 
+pub use account::Account;
 pub use board::Board;
 pub use error::{SegmentError, SimError};
 pub use network::{Injection, Network};
@@ -40,4 +43,5 @@ pub use options::Options;
 pub use race::find_races;
 pub use seeded::Seeded;
 pub use shm::{Segment, Shm};
+pub use hang::first_cause;
 pub use threaded::Threaded;

@@ -64,7 +64,7 @@ impl<'a> Worker<'a> {
         while let Some((claimed, index)) = claim_onward(&self.shared.claims, self.program, lane) {
             lane = claimed;
             let (place, _) = at(self.program, lane, index);
-            self.held.set(place, Held::RUNNING);
+            self.held.set(place, Held::RUNNING, self.shared.watch.now_us());
             match self.shared.options.network.fate(self.cta.rank, self.cta.number, started) {
                 Fate::Lives => {}
                 Fate::Stuck => return self.stand_still(),
@@ -123,7 +123,7 @@ impl<'a> Worker<'a> {
             std::hint::spin_loop();
         }
         let start = self.note(place, Activity::Work, since);
-        if cells.enlist(Waiter { place, cell, wanted, wake: Wake::Thread }) {
+        if cells.enlist(Waiter { place, cell, wanted, since_us: start, wake: Wake::Thread }) {
             loop {
                 let seen = cells.seen(place.rank, cell);
                 if reached(seen, wanted) {
@@ -152,17 +152,18 @@ impl<'a> Worker<'a> {
         let ticket = put::ticket(shared.host, self.program, id);
         let (bell, producer) = self.producer.as_mut().expect("a rank with a put has a proxy");
         let bell = &shared.bells[*bell];
-        self.held.set(place, Held::PUSHING);
+        let started_us = shared.watch.now_us();
+        self.held.set(place, Held::PUSHING, started_us);
         let pushed = producer.push(ticket, || {
             bell.ring();
             shared.watch.time_left().map(drop)
         });
-        self.held.set(place, Held::RUNNING);
+        self.held.set(place, Held::RUNNING, shared.watch.now_us());
         bell.ring();
         match pushed {
             Ok(()) => Ok(()),
             Err(FifoError::Stopped { stop: Stop::Deadline, .. }) => {
-                self.held.set(place, Held::PUSHING);
+                self.held.set(place, Held::PUSHING, started_us);
                 shared.hang();
                 Err(Aborted)
             }

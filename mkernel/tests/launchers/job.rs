@@ -37,7 +37,12 @@ impl Launcher {
         };
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
-        command.args(words).arg(ranks.to_string()).arg(BINARY);
+        command.args(words).arg(ranks.to_string());
+        if self == Launcher::Torchrun {
+            // Else it takes our flags for its own.
+            command.arg("--");
+        }
+        command.arg(BINARY);
         command
     }
 
@@ -77,12 +82,12 @@ impl Ended {
 pub(crate) struct Job {
     launcher: Launcher,
     name: String,
-    ranks: usize,
     child: Child,
     lines: Receiver<String>,
     heard: Vec<String>,
     stdout: Option<JoinHandle<String>>,
     since: Instant,
+    is_orphan: bool,
 }
 
 impl Job {
@@ -104,7 +109,7 @@ impl Job {
             text
         });
         let (heard, stdout, since) = (Vec::new(), Some(stdout), Instant::now());
-        Job { launcher, name, ranks, child, lines, heard, stdout, since }
+        Job { launcher, name, child, lines, heard, stdout, since, is_orphan: false }
     }
 
     /// Waits until ranks have said lines with `word` on stderr `times` times, all together.
@@ -136,6 +141,7 @@ impl Job {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
         self.send(parent.trim().parse().unwrap(), "-KILL");
+        self.is_orphan = true;
     }
 
     fn send(&mut self, process: u32, signal: &str) {
@@ -169,6 +175,10 @@ impl Job {
             self.heard.extend(self.lines.recv_timeout(Duration::from_millis(2)));
         }
         let ranks_took = self.since.elapsed();
+        if self.is_orphan {
+            // What is left of the launcher waits for what was killed.
+            self.child.kill().unwrap();
+        }
         let status = self.child.wait().unwrap();
         assert!(self.processes().is_empty(), "the launcher has left ranks behind");
         self.heard.extend(self.lines.iter());
