@@ -1,88 +1,41 @@
-//! One rank's place in a job whose ranks are processes of one host.
-//!
-//! A job keeps one thread. It steps the control channel, so that a fault of any rank raises this process's abort word
-//! within milliseconds whatever the process is doing, and beats this rank's pulse on the board, so that peers who wait know
-//! that the process lives.
+//! One rank's place in a job whose ranks are processes of one host. A job keeps one thread, the keeper.
 //!
 //! Every rank reports the same fault: the first that rank 0 heard of.
 
+mod keeper;
+
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::os::unix::process::parent_id;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
 use mkernel_sim::board::Apart;
-use mkernel_sim::{Board, Network, SegmentError, Shm, SimError};
+use mkernel_sim::{Account, Board, Network, SegmentError, Shm, SimError, first_cause};
 
 use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
 use crate::config::{Config, Launcher};
 use crate::error::Error;
 use crate::session::Options;
-
-/// How often the thread steps the control channel and beats.
-const BEAT: Duration = Duration::from_millis(4);
+use crate::signals::Signals;
+use keeper::{BEAT, Keeper};
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a rank raises when its launcher is gone.
-const ORPHAN: &str = "the launcher that started it has ended";
+/// How long rank 0 waits for what the others were doing when all stood still.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A rank that has met the others.
 #[derive(Debug)]
 pub(crate) struct Job {
-    shared: Arc<Shared>,
+    keeper: Keeper,
     world: World,
     rank: Rank,
     /// How long a peer's pulse may stand still.
     deadline: Duration,
     /// How long to wait for rank 0's word on which fault was first.
     step_deadline: Duration,
-    keeper: Option<JoinHandle<()>>,
-}
-
-/// What the job and its thread share.
-#[derive(Debug)]
-struct Shared {
-    control: Mutex<Option<Control>>,
-    board: Arc<Board>,
-    is_over: AtomicBool,
-    /// The process that started this one, if it is a launcher's: the job does not outlive it.
-    launcher: Option<u32>,
-}
-
-impl Shared {
-    fn control(&self) -> MutexGuard<'_, Option<Control>> {
-        // Whoever panicked with the lock ends this process's part in the job; others only need the connection.
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The thread.
-    fn keep(&self) {
-        let mut is_orphan = false;
-        while !self.is_over.load(SeqCst) {
-            self.board.beat();
-            // The owner has it only to exchange something, and hears of faults itself then.
-            if let Ok(mut control) = self.control.try_lock()
-                && let Some(control) = control.as_mut()
-            {
-                if !is_orphan && self.launcher.is_some_and(|launcher| launcher != parent_id()) {
-                    is_orphan = true;
-                    // It fits a record.
-                    let _ = control.raise(ORPHAN.as_bytes());
-                    self.board.abort();
-                }
-                let event = control.step(Duration::ZERO);
-                if matches!(event, Ok(Some(Event::Fault(_))) | Err(_)) || control.fault().is_some() {
-                    self.board.abort();
-                }
-            }
-            thread::park_timeout(BEAT);
-        }
-    }
 }
 
 impl Job {
@@ -102,13 +55,13 @@ impl Job {
                 return Err(answer);
             }
         };
-        let is_over = AtomicBool::new(false);
-        let shared = Shared { control: Mutex::new(Some(control)), board, is_over, launcher };
-        let shared = Arc::new(shared);
-        let body = Arc::clone(&shared);
-        let keeper = thread::Builder::new().name("job".to_owned()).spawn(move || body.keep()).map_err(Error::Thread)?;
-        let step_deadline = config.setup.step_deadline;
-        Ok(Job { shared, world, rank, deadline, step_deadline, keeper: Some(keeper) })
+        let keeper = Keeper::start(control, board, launcher)?;
+        Ok(Job { keeper, world, rank, deadline, step_deadline: config.setup.step_deadline })
+    }
+
+    /// From here on the keeper looks at the signals.
+    pub(crate) fn heed(&self, signals: Signals, say: Box<dyn Fn(&str) + Send>) {
+        self.keeper.heed(signals, say);
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -121,7 +74,7 @@ impl Job {
 
     /// Waits until all ranks are here, however long they work before.
     pub(crate) fn meet(&self) -> Result<(), Error> {
-        self.shared.board.meet(self.deadline).map_err(|apart| apart_fault(apart, self.rank).into())
+        self.keeper.board().meet(self.deadline).map_err(|apart| apart_fault(apart, self.rank).into())
     }
 
     /// Checks that all ranks have the same fields.
@@ -136,7 +89,7 @@ impl Job {
     }
 
     fn with_control<T>(&self, action: impl FnOnce(&mut Control) -> T) -> T {
-        action(self.shared.control().as_mut().expect("the control channel is there until the job is left"))
+        action(self.keeper.control().as_mut().expect("the control channel is there until the job is left"))
     }
 
     /// The executor of this rank's program, once all ranks have made theirs of the same plan.
@@ -160,7 +113,7 @@ impl Job {
         };
         let own = Shm::offer(&programs, self.rank, &host)?;
         let addresses = self.exchange(&own.address())?;
-        let executor = Shm::open(programs, host, Arc::clone(&self.shared.board), &addresses)?;
+        let executor = Shm::open(programs, host, Arc::clone(self.keeper.board()), &addresses)?;
         // All have opened what they need: nobody can open it from here on.
         self.meet()?;
         Ok(Box::new(executor))
@@ -168,36 +121,47 @@ impl Job {
 
     /// Tells all ranks of this rank's error, unless the job has a fault already, and leaves; answers what this rank reports.
     pub(crate) fn fail(mut self, error: Error) -> Error {
-        let mut control = self.take_control();
-        let answer = first_fault(&mut control, error, self.rank, self.step_deadline);
+        let mut control = self.keeper.take_control();
+        let answer = match first_fault(&mut control, error, self.rank, self.step_deadline) {
+            Error::Fault(fault) if matches!(fault.kind, FaultKind::Deadline | FaultKind::FifoFull) => {
+                self.stuck(fault, &mut control)
+            }
+            other => other,
+        };
         leave_after(control);
         answer
     }
 
+    /// Everything stood still: rank 0 hears what every rank was doing, and finds the first cause.
+    fn stuck(&self, fault: Fault, control: &mut Control) -> Error {
+        let board = self.keeper.board();
+        let mut accounts: Vec<Account> = board.account().into_iter().collect();
+        if self.rank != Rank(0) {
+            // One that is too large to send is still this rank's own error.
+            let sent = accounts.iter().try_for_each(|account| control.account(&account.encode()));
+            tracing::debug!(?sent, "account");
+            return Error::Stuck { fault, accounts };
+        }
+        let start = Instant::now();
+        while control.staying() > 0 && start.elapsed() < ANSWER {
+            match control.step(BEAT) {
+                Ok(Some(Event::Account { rank, blob })) => {
+                    accounts.extend(Account::decode(&blob).filter(|account| account.rank.0 == rank));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        accounts.sort_by_key(|account| account.rank);
+        let cause = board.programs().and_then(|programs| first_cause(&programs, &accounts));
+        Error::Stuck { fault: cause.unwrap_or(fault), accounts }
+    }
+
     /// Leaves the job: returns when all ranks do.
     pub(crate) fn leave(mut self) -> Result<(), Error> {
-        self.take_control().leave().map_err(known)
-    }
-
-    fn take_control(&mut self) -> Control {
-        self.stop();
-        self.shared.control().take().expect("a job is left once")
-    }
-
-    fn stop(&mut self) {
-        self.shared.is_over.store(true, SeqCst);
-        if let Some(keeper) = self.keeper.take() {
-            keeper.thread().unpark();
-            // A thread that died has said so on stderr, and there is nothing left for it to do.
-            let _ = keeper.join();
-        }
-    }
-}
-
-impl Drop for Job {
-    /// Leaving without [`Job::leave`]: peers hear that this rank is lost.
-    fn drop(&mut self) {
-        self.stop();
+        let control = self.keeper.take_control();
+        self.keeper.let_signals_end();
+        control.leave().map_err(known)
     }
 }
 

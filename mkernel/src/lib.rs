@@ -29,6 +29,7 @@ pub mod instance;
 pub mod outline;
 pub mod report;
 pub mod session;
+pub mod signals;
 pub mod tensor;
 pub mod trace;
 
@@ -42,6 +43,7 @@ pub use instance::Instance;
 pub use outline::outline;
 pub use report::Report;
 pub use session::{Options, Path, Schedule, Session};
+pub use signals::Signals;
 pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::Mask;

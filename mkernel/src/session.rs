@@ -17,6 +17,7 @@ use crate::host;
 use crate::instance::Instance;
 use crate::job::Job;
 use crate::outline::WORLD_RANKS;
+use crate::signals::Signals;
 
 /// In which order the CTAs of the host executor run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -107,6 +108,14 @@ impl Session {
         let job = Job::join(config, options.deadline)?;
         let world = options.path.plans(job.world().clone());
         Ok(Session { world, options, instances: Vec::new(), next_sequence: 0, job: Some(job) })
+    }
+
+    /// Heeds signals for the length of the job: asked by SIGUSR1, `say` gets what every CTA waits for and since when, and
+    /// nothing stops; told to end by SIGTERM, all ranks hear of it. Without a job signals keep their usual effect.
+    pub fn heed(&self, signals: Signals, say: impl Fn(&str) + Send + 'static) {
+        if let Some(job) = &self.job {
+            job.heed(signals, Box::new(say));
+        }
     }
 
     /// The rank that this process hosts, if it does not host all.

@@ -72,6 +72,7 @@ fn message() -> impl Strategy<Value = Message> {
         fault().prop_map(Message::Fault),
         Just(Message::Leave),
         Just(Message::Farewell),
+        vec(any::<u8>(), 0..300).prop_map(|blob| Message::Account { blob }),
     ]
 }
 

@@ -28,6 +28,10 @@ pub(crate) trait End: Debug + Send {
     fn step(&mut self, wait: Duration) -> Result<Option<Event>, Error>;
     fn share(&mut self, blob: Vec<u8>);
     fn raise(&mut self, record: Vec<u8>);
+    /// Tells rank 0; what rank 0 has to say it says itself.
+    fn account(&mut self, blob: Vec<u8>);
+    /// Ranks that rank 0 may still hear from; none on a member.
+    fn staying(&self) -> usize;
     fn leave(&mut self);
     /// Lets the last messages out, then closes.
     fn finish(&mut self);
@@ -151,6 +155,21 @@ impl Control {
         within("a fault record", record, MAX_RECORD)?;
         self.channel.end.raise(record.to_vec());
         Ok(())
+    }
+
+    /// Tells rank 0, after a fault, what this rank was doing; rank 0 hears [`Event::Account`].
+    ///
+    /// # Errors
+    /// The account is larger than [`MAX_BLOB`].
+    pub fn account(&mut self, blob: &[u8]) -> Result<(), Error> {
+        within("an account", blob, MAX_BLOB)?;
+        self.channel.end.account(blob.to_vec());
+        Ok(())
+    }
+
+    /// How many ranks are still there for rank 0 to hear; none on another rank.
+    pub fn staying(&self) -> usize {
+        self.channel.end.staying()
     }
 
     /// Leaves the job: returns when all ranks have, or at once after a fault.

@@ -134,6 +134,11 @@ impl Hub {
         matches!(self.phase, Phase::Gathering)
     }
 
+    /// Ranks but 0 that have neither left nor been lost.
+    pub(crate) fn staying(&self) -> usize {
+        self.seats.iter().filter(|(seat, _)| matches!(seat, Seat::Taken(_))).count()
+    }
+
     /// Whether ranks that are still on their way should be told why there is no job. At the start deadline they have had
     /// their time.
     pub(crate) fn has_untold(&self) -> bool {
@@ -285,6 +290,9 @@ impl Hub {
             }
             Message::Fault(fault @ JobFault::Raised { rank: from, .. }) if from == rank && is_running => {
                 self.fail(fault)
+            }
+            Message::Account { blob } if is_running && self.fault.is_some() => {
+                self.events.push_back(Event::Account { rank, blob });
             }
             Message::Leave if is_running => {
                 *self.seat(rank) = Seat::Leaving(connection);

@@ -224,6 +224,12 @@ impl End for Server {
         self.flush();
     }
 
+    fn account(&mut self, _: Vec<u8>) {}
+
+    fn staying(&self) -> usize {
+        self.hub.staying()
+    }
+
     fn leave(&mut self) {
         self.tell_late();
         self.hub.leave(self.start.elapsed());

@@ -19,6 +19,15 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Plan and prove an operator without data, for worlds and shapes of any size.
     Plan(PlanArgs),
+    /// Ask a running rank what every CTA waits for and since when; it answers on its stderr and goes on.
+    Dump(DumpArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// The process of a rank of `run --transport shm`.
+    #[arg(value_name = "PID")]
+    pub(crate) process: u32,
 }
 
 /// What both commands take.

@@ -4,6 +4,7 @@
 //! else to stderr.
 
 mod args;
+mod dump;
 mod json;
 mod plan;
 mod print;
@@ -33,19 +34,21 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let common = match &args.command {
-        Command::Run(run) => &run.problem,
-        Command::Plan(plan) => &plan.problem,
+    let (is_verbose, is_json) = match &args.command {
+        Command::Run(run) => (run.problem.verbose, run.problem.json),
+        Command::Plan(plan) => (plan.problem.verbose, plan.problem.json),
+        Command::Dump(_) => (false, false),
     };
-    log(common.verbose);
-    let is_json = common.json;
+    log(is_verbose);
     let result = match &args.command {
         Command::Run(args) => run::run(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Dump(args) => dump::dump(args.process),
     };
     match result.and_then(|report| write(&report)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
+            stop.accounts().iter().for_each(|account| tell(&account.to_string()));
             complain(&stop.line());
             let status = stop.status();
             if is_json && status == 1 && !matches!(stop, Stop::Stdout(_)) {
@@ -63,10 +66,17 @@ fn write(report: &str) -> Result<(), Stop> {
     stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()).map_err(Stop::Stdout)
 }
 
+/// Writes what a rank is doing to stderr.
+fn tell(account: &str) {
+    let mut text = account.to_owned();
+    text.push('\n');
+    // In one piece: ranks share the terminal. Nobody is left to tell if stderr is closed.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
 /// Writes one line to stderr.
 fn complain(line: &str) {
-    // Nobody is left to tell if stderr is closed.
-    let _ = writeln!(io::stderr(), "mkernel: {line}");
+    tell(&format!("mkernel: {line}"));
 }
 
 /// Logs go to stderr; warnings always, the rest if asked for.

@@ -10,7 +10,7 @@ use mkernel::config::Config;
 use mkernel::file::Pending;
 use mkernel::report::Summary;
 use mkernel::trace::Trace;
-use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Tensors, World, inputs};
+use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Signals, Tensors, World, inputs};
 
 use mkernel_kernels::TensorKind;
 
@@ -88,7 +88,10 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
         (None, None) => None,
         _ => Some(problem::world(&args.problem)?),
     };
+    // Before anything may hang; the first one to ask may come at any time.
+    let signals = Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?;
     let session = Session::join(&config, options).map_err(Stop::Failed)?;
+    session.heed(signals, |account| super::tell(account));
     let asked = asked.map(|asked| options.path.plans(asked));
     match asked.filter(|asked| asked != session.world()) {
         // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.

@@ -154,3 +154,13 @@ fn json_of_a_lost_rank_names_it() {
     let json: serde_json::Value = serde_json::from_str(&ended[0].stdout).unwrap();
     assert_eq!((&json["error"]["kind"], &json["error"]["peer"]), (&"lost".into(), &1.into()), "{json}");
 }
+
+#[test]
+fn a_rank_that_is_told_to_end_says_so_on_every_rank() {
+    let job = Job::new(&[2, 1], &format!("{} {FOR_EVER}", OPERATORS[0]));
+    let ranks = job.start_all();
+    ranks[1].hear(LAUNCH, 3);
+    ranks[1].signal("-TERM");
+    let ended: Vec<_> = ranks.into_iter().map(Rank::end).collect();
+    assert_said(&ended, &["rank 1 failed: it was told to end (SIGTERM)".into()], "told");
+}

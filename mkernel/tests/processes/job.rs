@@ -30,6 +30,8 @@ pub(crate) struct Ended {
     pub(crate) stdout: String,
     /// The last line on stderr.
     pub(crate) said: String,
+    /// All lines that were not heard before.
+    pub(crate) stderr: Vec<String>,
 }
 
 /// A running rank.
@@ -115,12 +117,16 @@ impl Rank {
         Rank { child, lines, stdout: Some(stdout) }
     }
 
-    /// Waits until the rank has said a line with `word` on stderr `times` times.
-    pub(crate) fn hear(&self, word: &str, times: usize) {
+    /// Waits until the rank has said a line with `word` on stderr `times` times; answers the last.
+    pub(crate) fn hear(&self, word: &str, times: usize) -> String {
         let start = Instant::now();
-        for _ in 0..times {
-            while !self.lines.recv_timeout(LONG - start.elapsed()).unwrap().contains(word) {}
-        }
+        let next = || self.lines.recv_timeout(LONG - start.elapsed()).unwrap();
+        let heard = (0..times).map(|_| std::iter::repeat_with(next).find(|line| line.contains(word)));
+        heard.last().flatten().unwrap()
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal.
@@ -133,8 +139,9 @@ impl Rank {
     pub(crate) fn end(mut self) -> Ended {
         let stdout = self.stdout.take().unwrap().join().unwrap();
         let status = self.child.wait().unwrap().code();
-        let said = self.lines.iter().last().unwrap_or_default();
-        Ended { status, stdout, said }
+        let stderr: Vec<String> = self.lines.iter().collect();
+        let said = stderr.last().cloned().unwrap_or_default();
+        Ended { status, stdout, said, stderr }
     }
 }
 
