@@ -297,7 +297,7 @@ fn ranks_that_arrive_after_a_rank_was_lost_hear_who_it_was() {
     net.connect(2, setup(2, &[3, 2]));
     net.run();
     assert!(!net.hub.has_untold(), "there is nothing to tell");
-    net.drop_member(2);
+    net.hub.closed(2);
     net.run();
     let lost = JobFault::Lost { rank: 2 };
     assert_eq!(net.take(0), fault(lost.clone()));

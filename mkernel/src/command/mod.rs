@@ -82,5 +82,7 @@ fn complain(line: &str) {
 /// Logs go to stderr; warnings always, the rest if asked for.
 fn log(is_verbose: bool) {
     let level = if is_verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).with_ansi(false).init();
+    // A log that cannot be written is no reason to fail: a launcher that dies takes stderr with it.
+    let logs = tracing_subscriber::fmt().log_internal_errors(false).with_writer(io::stderr);
+    logs.with_max_level(level).with_ansi(false).init();
 }

@@ -33,7 +33,7 @@ impl Launcher {
                  --nproc_per_node"
             }
             Launcher::OpenMpi => "mpirun --allow-run-as-root --oversubscribe -x MKERNEL_JOB -x MKERNEL_STEP_DEADLINE_MS -n",
-            Launcher::Slurm => "srun --overcommit --kill-on-bad-exit=1 -n",
+            Launcher::Slurm => "srun --overcommit --wait=3 -n",
         };
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
