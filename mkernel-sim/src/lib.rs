@@ -23,6 +23,7 @@ mod peers;
 mod schedule;
 mod segment;
 mod sgemm;
+mod trace;
 mod watch;
 
 pub mod account;

@@ -13,7 +13,7 @@ use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
 use mkernel_sim::board::Apart;
 use mkernel_sim::{Account, Board, Network, SegmentError, Shm, SimError, first_cause};
 
-use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
+use crate::bootstrap::{self, Control, Fields, JobFault, MAX_RECORD, join, record};
 use crate::config::{Config, Launcher};
 use crate::error::Error;
 use crate::session::Options;
@@ -103,6 +103,7 @@ impl Job {
         fields.add("mkernel", env!("CARGO_PKG_VERSION"));
         fields.add("instance", sequence.to_string());
         fields.add("plan", fingerprint(&programs));
+        fields.add("trace", options.is_traced.to_string());
         fields.add("deadline", format!("{:?}", options.deadline));
         self.agree(&fields)?;
         let host = mkernel_sim::Options {
@@ -144,14 +145,12 @@ impl Job {
         }
         let start = Instant::now();
         while control.staying() > 0 && start.elapsed() < ANSWER {
-            match control.step(BEAT) {
-                Ok(Some(Event::Account { rank, blob })) => {
-                    accounts.extend(Account::decode(&blob).filter(|account| account.rank.0 == rank));
-                }
-                Ok(_) => {}
-                Err(_) => break,
+            if control.step(BEAT).is_err() {
+                break;
             }
         }
+        let told = control.take_accounts().into_iter();
+        accounts.extend(told.filter_map(|(rank, blob)| Account::decode(&blob).filter(|account| account.rank.0 == rank)));
         accounts.sort_by_key(|account| account.rank);
         let cause = board.programs().and_then(|programs| first_cause(&programs, &accounts));
         Error::Stuck { fault: cause.unwrap_or(fault), accounts }

@@ -51,6 +51,8 @@ pub struct Control {
 struct Channel {
     end: Box<dyn End>,
     fault: Option<JobFault>,
+    /// What ranks said that they were doing, kept for whoever asks later than it comes.
+    accounts: Vec<(u32, Vec<u8>)>,
     is_sharing: bool,
 }
 
@@ -67,7 +69,7 @@ pub fn join(setup: &Setup) -> Result<Control, Error> {
     within("the name of the job", setup.job.as_bytes(), MAX_JOB)?;
     let end: Box<dyn End> =
         if place.rank == 0 { Box::new(Server::listen(setup)?) } else { Box::new(Client::connect(setup)?) };
-    let mut channel = Channel { end, fault: None, is_sharing: false };
+    let mut channel = Channel { end, fault: None, accounts: Vec::new(), is_sharing: false };
     match channel.wait_for(|event| match event {
         Event::Joined { world } => Some(world),
         _ => None,
@@ -157,7 +159,7 @@ impl Control {
         Ok(())
     }
 
-    /// Tells rank 0, after a fault, what this rank was doing; rank 0 hears [`Event::Account`].
+    /// Tells rank 0, after a fault, what this rank was doing; rank 0 finds it in [`Control::take_accounts`].
     ///
     /// # Errors
     /// The account is larger than [`MAX_BLOB`].
@@ -165,6 +167,11 @@ impl Control {
         within("an account", blob, MAX_BLOB)?;
         self.channel.end.account(blob.to_vec());
         Ok(())
+    }
+
+    /// The accounts that rank 0 has heard, each with its rank; taken once.
+    pub fn take_accounts(&mut self) -> Vec<(u32, Vec<u8>)> {
+        std::mem::take(&mut self.channel.accounts)
     }
 
     /// How many ranks are still there for rank 0 to hear; none on another rank.
@@ -189,6 +196,7 @@ impl Channel {
         let event = self.end.step(wait)?;
         match &event {
             Some(Event::Fault(fault)) => self.fault = Some(fault.clone()),
+            Some(Event::Account { rank, blob }) => self.accounts.push((*rank, blob.clone())),
             Some(Event::Shared { .. }) => self.is_sharing = false,
             _ => {}
         }

@@ -8,7 +8,7 @@
 //!   member's blob), one fault, one farewell. So queues need no other bound.
 //! - Connections in handshake are at most the empty seats plus [`SPARE_HANDSHAKES`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +88,8 @@ pub(crate) struct Hub {
     seats: Vec<(Seat, Place)>,
     round: Round,
     fault: Option<JobFault>,
+    /// Ranks that have said what they were doing.
+    accounts: BTreeSet<u32>,
     refusals: Refusals,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -105,6 +107,7 @@ impl Hub {
             seats,
             round,
             fault: None,
+            accounts: BTreeSet::new(),
             refusals: Refusals::default(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -291,7 +294,8 @@ impl Hub {
             Message::Fault(fault @ JobFault::Raised { rank: from, .. }) if from == rank && is_running => {
                 self.fail(fault)
             }
-            Message::Account { blob } if is_running && self.fault.is_some() => {
+            // At most one, since a rank leaves after it: else it could fill rank 0's memory.
+            Message::Account { blob } if is_running && self.fault.is_some() && self.accounts.insert(rank) => {
                 self.events.push_back(Event::Account { rank, blob });
             }
             Message::Leave if is_running => {

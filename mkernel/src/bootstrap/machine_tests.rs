@@ -301,11 +301,11 @@ fn ranks_that_arrive_after_a_rank_was_lost_hear_who_it_was() {
     net.run();
     let lost = JobFault::Lost { rank: 2 };
     assert_eq!(net.take(0), fault(lost.clone()));
-    for late in [4, 1, 3] {
+    for late in [4u32, 1, 3] {
         assert!(net.hub.has_untold(), "rank {late} is on its way");
-        net.connect(late, setup(late, &[3, 2]));
+        net.connect(late.into(), setup(late, &[3, 2]));
         net.run();
-        assert_eq!(net.take(late), fault(lost.clone()));
+        assert_eq!(net.take(late.into()), fault(lost.clone()));
     }
     assert!(!net.hub.has_untold(), "all have been told");
 }

@@ -43,10 +43,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
 
 /// Refuses what needs all ranks in one process.
 fn check_shared(args: &RunArgs) -> Result<(), Usage> {
-    match (&args.trace, args.schedule) {
-        (Some(_), _) => Err(Usage::NotShared { flag: "--trace" }),
-        (_, ScheduleName::Seeded) => Err(Usage::NotShared { flag: "--schedule seeded" }),
-        _ => Ok(()),
+    match args.schedule {
+        ScheduleName::Seeded => Err(Usage::NotShared { flag: "--schedule seeded" }),
+        ScheduleName::Threads => Ok(()),
     }
 }
 

@@ -79,3 +79,26 @@ fn the_proxied_path_inside_a_node_gives_every_operator_the_bits_of_nodes_of_one_
         assert!(is_zero(&direct.1["inter_out"]) && is_zero(&proxied.1["intra_out"]), "{operator}");
     }
 }
+
+#[test]
+fn a_trace_has_every_rank_of_every_launch() {
+    let folder = directory("trace");
+    let file = folder.join("trace.json").to_str().unwrap().to_owned();
+    let job = Job::new(&[2, 1], &format!("{} --epochs 2 --json", OPERATORS[0]));
+    let report: serde_json::Value =
+        serde_json::from_str(&Job { more: vec!["--trace".into(), file.clone()], ..job }.hold()).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let done = |rank: u64, epoch: u64| {
+        let is_done = |e: &&serde_json::Value| {
+            e["cat"] == "work" && e["pid"] == rank && e["args"]["epoch"] == epoch && e["ts"].as_f64() >= Some(0.0)
+        };
+        let place = |e: &serde_json::Value| (e["args"]["lane"].as_u64(), e["args"]["instruction"].as_u64());
+        events.iter().filter(is_done).map(place).collect::<std::collections::BTreeSet<_>>().len() as u64
+    };
+    let tasks: u64 = report["roles"].as_object().unwrap().values().map(|role| role["tasks"].as_u64().unwrap()).sum();
+    let each: Vec<u64> = (0..3).flat_map(|rank| [done(rank, 0), done(rank, 1)]).collect();
+    assert!(each.iter().all(|&done| done > 0), "{each:?}");
+    assert_eq!(each.iter().sum::<u64>(), tasks, "every instruction of every rank and launch: {each:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+}
