@@ -147,7 +147,8 @@ pub fn first_cause(verified: &Verified, accounts: &[Account]) -> Option<Fault> {
         .copied()
         .collect();
     let programs = verified.programs();
-    let is_known = |b: &Busy| programs.get(b.place.rank.0 as usize).is_some_and(|p| usize::from(b.place.lane.0) < p.lanes.len());
+    let is_known =
+        |b: &Busy| programs.get(b.place.rank.0 as usize).is_some_and(|p| usize::from(b.place.lane.0) < p.lanes.len());
     let wait = |b: &Busy| match b.doing {
         Doing::Waits { cell, wanted, seen, .. } => {
             let is_known = is_known(b) && (cell.0 as usize) < programs[b.place.rank.0 as usize].cells.len();

@@ -7,7 +7,7 @@
 mod cta;
 mod proxy;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -31,6 +31,14 @@ use crate::schedule::{Claims, Cta, Split, at};
 use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
+
+/// Looks at a cell before a thread goes to sleep, where threads share cores: a signal that is on its way comes within a
+/// microsecond, and what else brings it needs the core.
+const FEW_LOOKS: u32 = 64;
+
+/// The same where every thread has a core of its own: longer than another thread takes to wake up, or two that wait for each
+/// other would take turns to sleep.
+const MANY_LOOKS: u32 = 4096;
 
 /// Runs verified programs of a whole world on threads of this process.
 #[derive(Debug)]
@@ -57,6 +65,8 @@ struct Shared<'a> {
     watch: Watch,
     split: &'a Split,
     ctas: &'a [Cta],
+    /// How often a CTA looks at a cell before it sleeps.
+    looks: u32,
     /// What each CTA holds, by its index in `ctas`.
     held: Vec<Held>,
     /// One for each proxy.
@@ -100,6 +110,14 @@ impl Threaded {
         self.kernels.resize_with(self.ctas.len(), Kernels::default);
     }
 
+    /// The ranks of other processes are on this host too, and have as many threads as their programs say.
+    fn looks(&self) -> u32 {
+        let threads = |p: &Program| self.split.ctas(p).count() + usize::from(!p.puts.is_empty());
+        let threads: usize = self.host.verified.programs().iter().map(threads).sum();
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        if threads <= cores { MANY_LOOKS } else { FEW_LOOKS }
+    }
+
     fn run(&mut self) -> Result<Run, Fault> {
         let shared = Shared {
             host: &self.host,
@@ -110,6 +128,7 @@ impl Threaded {
             watch: Watch::new(self.options.deadline),
             split: &self.split,
             ctas: &self.ctas,
+            looks: self.looks(),
             held: self.ctas.iter().map(|_| Held::default()).collect(),
             bells: self.proxies.iter().map(|_| Bell::default()).collect(),
             active: AtomicUsize::new(self.ctas.len()),
@@ -243,7 +262,14 @@ impl Shared<'_> {
         };
         let pushing = held.iter().find(|(_, is_pushing)| *is_pushing).map(|(place, _)| *place);
         let own = self.peers.map_or(Rank(0), Peers::own);
-        hang::root(&self.host.verified, hang::waits(self.host), &state, pushing, held.first().map(|(place, _)| *place), own)
+        hang::root(
+            &self.host.verified,
+            hang::waits(self.host),
+            &state,
+            pushing,
+            held.first().map(|(place, _)| *place),
+            own,
+        )
     }
 
     /// Says on the board what every CTA of this rank is doing.
@@ -256,7 +282,8 @@ impl Shared<'_> {
             let (place, is_pushing) = held.place(self, index)?;
             let (doing, since_us) = match waiters.iter().find(|waiter| waiter.place == place) {
                 Some(&Waiter { cell, wanted, since_us, .. }) => {
-                    let (seen, from) = (self.host.cells.seen(place.rank, cell), raisers.get(&(place.rank, cell)).copied());
+                    let (seen, from) =
+                        (self.host.cells.seen(place.rank, cell), raisers.get(&(place.rank, cell)).copied());
                     (Doing::Waits { cell, wanted, seen, from }, since_us)
                 }
                 None if is_pushing => (Doing::Pushes, held.since_us()),

@@ -150,7 +150,8 @@ impl Job {
             }
         }
         let told = control.take_accounts().into_iter();
-        accounts.extend(told.filter_map(|(rank, blob)| Account::decode(&blob).filter(|account| account.rank.0 == rank)));
+        accounts
+            .extend(told.filter_map(|(rank, blob)| Account::decode(&blob).filter(|account| account.rank.0 == rank)));
         accounts.sort_by_key(|account| account.rank);
         let cause = board.programs().and_then(|programs| first_cause(&programs, &accounts));
         Error::Stuck { fault: cause.unwrap_or(fault), accounts }

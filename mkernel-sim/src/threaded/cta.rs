@@ -16,9 +16,6 @@ use crate::network::Fate;
 use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
 
-/// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
-const SPINS: u32 = 64;
-
 /// What a CTA did, by lane of its rank.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -116,7 +113,7 @@ impl<'a> Worker<'a> {
     fn wait(&mut self, place: At, cell: CellId, since: f64) -> Result<f64, Aborted> {
         let (cells, watch) = (&self.shared.host.cells, &self.shared.watch);
         let wanted = self.program.cell(cell).threshold(self.shared.epoch);
-        for _ in 0..SPINS {
+        for _ in 0..self.shared.looks {
             if reached(cells.seen(place.rank, cell), wanted) {
                 return Ok(since);
             }

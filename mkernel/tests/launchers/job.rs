@@ -32,7 +32,9 @@ impl Launcher {
                 "torchrun --rdzv_backend c10d --rdzv_endpoint localhost:0 --nnodes 1 --monitor_interval 0.2 --no_python \
                  --nproc_per_node"
             }
-            Launcher::OpenMpi => "mpirun --allow-run-as-root --oversubscribe -x MKERNEL_JOB -x MKERNEL_STEP_DEADLINE_MS -n",
+            Launcher::OpenMpi => {
+                "mpirun --allow-run-as-root --oversubscribe -x MKERNEL_JOB -x MKERNEL_STEP_DEADLINE_MS -n"
+            }
             Launcher::Slurm => "srun --overcommit --wait=3 -n",
         };
         let mut words = line.split_whitespace();
@@ -130,7 +132,8 @@ impl Job {
     /// Sends a signal to a rank.
     pub(crate) fn signal(&mut self, rank: usize, signal: &str) {
         let variable = format!("{}={rank}", self.launcher.rank_variable());
-        let wanted: Vec<u32> = self.processes().into_iter().filter(|(_, told)| told.contains(&variable)).map(|p| p.0).collect();
+        let wanted: Vec<u32> =
+            self.processes().into_iter().filter(|(_, told)| told.contains(&variable)).map(|p| p.0).collect();
         let [process] = wanted[..] else { panic!("rank {rank} is {wanted:?}") };
         self.send(process, signal);
     }

@@ -51,7 +51,11 @@ fn kill(launcher: Launcher, seed: u64) {
         longest = longest.max(ended.ranks_took);
         assert!(!ended.is_success, "{ended:?}");
         let named = ended.errors().filter(|line| line.contains(&format!("rank {gone} lost"))).count();
-        assert_eq!((named, ended.errors().count()), (RANKS - 1, RANKS - 1), "{launcher:?} kills rank {gone}: {ended:?}");
+        assert_eq!(
+            (named, ended.errors().count()),
+            (RANKS - 1, RANKS - 1),
+            "{launcher:?} kills rank {gone}: {ended:?}"
+        );
     }
     println!("{launcher:?}: {KILLS} kills, the last rank ended after at most {longest:?}");
 }
@@ -76,7 +80,11 @@ fn orphan(launcher: Launcher) {
     job.kill_launcher();
     let ended = job.end();
     assert!(!ended.is_success, "{ended:?}");
-    println!("{launcher:?}: the last rank ended {:?} after its launcher; said: {:?}", ended.ranks_took, ended.errors().next());
+    println!(
+        "{launcher:?}: the last rank ended {:?} after its launcher; said: {:?}",
+        ended.ranks_took,
+        ended.errors().next()
+    );
 }
 
 macro_rules! launcher {
