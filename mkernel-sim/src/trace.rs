@@ -29,7 +29,7 @@ fn most(program: &Program) -> usize {
 
 /// Writes the events of a rank; the meeting that follows lets others read them.
 pub(crate) fn publish(events: &[TraceEvent], words: &Words) {
-    assert!(1 + events.len() * EVENT <= words.len(), "{} events in {} words", events.len(), words.len());
+    assert!(events.len() * EVENT < words.len(), "{} events in {} words", events.len(), words.len());
     for (event, words) in events.iter().zip(words[1..].chunks_exact(EVENT)) {
         let is_wait = u64::from(event.what == Activity::Wait);
         let values = [

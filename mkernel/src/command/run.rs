@@ -90,7 +90,7 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
     // Before anything may hang; the first one to ask may come at any time.
     let signals = Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?;
     let session = Session::join(&config, options).map_err(Stop::Failed)?;
-    session.heed(signals, |account| super::tell(account));
+    session.heed(signals, super::tell);
     let asked = asked.map(|asked| options.path.plans(asked));
     match asked.filter(|asked| asked != session.world()) {
         // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.

@@ -121,8 +121,11 @@ impl Rank {
     pub(crate) fn hear(&self, word: &str, times: usize) -> String {
         let start = Instant::now();
         let next = || self.lines.recv_timeout(LONG - start.elapsed()).unwrap();
-        let heard = (0..times).map(|_| std::iter::repeat_with(next).find(|line| line.contains(word)));
-        heard.last().flatten().unwrap()
+        let mut heard = String::new();
+        for _ in 0..times {
+            heard = std::iter::repeat_with(next).find(|line| line.contains(word)).unwrap();
+        }
+        heard
     }
 
     pub(crate) fn process(&self) -> u32 {
