@@ -29,6 +29,7 @@ pub mod instance;
 pub mod outline;
 pub mod report;
 pub mod session;
+#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "only ranks that run look at signals"))]
 pub mod signals;
 pub mod tensor;
 pub mod trace;
