@@ -32,13 +32,10 @@ use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
 
-/// Looks at a cell before a thread goes to sleep, where threads share cores: a signal that is on its way comes within a
-/// microsecond, and what else brings it needs the core.
-const FEW_LOOKS: u32 = 64;
-
-/// The same where every thread has a core of its own: longer than another thread takes to wake up, or two that wait for each
-/// other would take turns to sleep.
-const MANY_LOOKS: u32 = 4096;
+/// Looks at a cell, after the first few, between which a thread gives its core away, before it sleeps; where every thread may
+/// have a core of its own. Together they take longer than another thread takes to wake up: two that wait for each other would
+/// else take turns to sleep. On a core that is shared after all they hold nobody up.
+const PATIENT_LOOKS: u32 = 256;
 
 /// Runs verified programs of a whole world on threads of this process.
 #[derive(Debug)]
@@ -65,8 +62,8 @@ struct Shared<'a> {
     watch: Watch,
     split: &'a Split,
     ctas: &'a [Cta],
-    /// How often a CTA looks at a cell before it sleeps.
-    looks: u32,
+    /// How often a CTA looks at a cell, after the first few times, before it sleeps.
+    patient_looks: u32,
     /// What each CTA holds, by its index in `ctas`.
     held: Vec<Held>,
     /// One for each proxy.
@@ -111,11 +108,11 @@ impl Threaded {
     }
 
     /// The ranks of other processes are on this host too, and have as many threads as their programs say.
-    fn looks(&self) -> u32 {
+    fn patient_looks(&self) -> u32 {
         let threads = |p: &Program| self.split.ctas(p).count() + usize::from(!p.puts.is_empty());
         let threads: usize = self.host.verified.programs().iter().map(threads).sum();
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        if threads <= cores { MANY_LOOKS } else { FEW_LOOKS }
+        if threads <= cores { PATIENT_LOOKS } else { 0 }
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
@@ -128,7 +125,7 @@ impl Threaded {
             watch: Watch::new(self.options.deadline),
             split: &self.split,
             ctas: &self.ctas,
-            looks: self.looks(),
+            patient_looks: self.patient_looks(),
             held: self.ctas.iter().map(|_| Held::default()).collect(),
             bells: self.proxies.iter().map(|_| Bell::default()).collect(),
             active: AtomicUsize::new(self.ctas.len()),

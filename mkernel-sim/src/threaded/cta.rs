@@ -16,6 +16,9 @@ use crate::network::Fate;
 use crate::ops::{Kernels, Task, put};
 use crate::schedule::{Cta, at, claim_onward};
 
+/// Looks at a cell in a row: a signal that is on its way comes within a microsecond.
+const LOOKS: u32 = 64;
+
 /// What a CTA did, by lane of its rank.
 #[derive(Debug)]
 pub(super) struct Report {
@@ -113,11 +116,11 @@ impl<'a> Worker<'a> {
     fn wait(&mut self, place: At, cell: CellId, since: f64) -> Result<f64, Aborted> {
         let (cells, watch) = (&self.shared.host.cells, &self.shared.watch);
         let wanted = self.program.cell(cell).threshold(self.shared.epoch);
-        for _ in 0..self.shared.looks {
+        for look in 0..LOOKS + self.shared.patient_looks {
             if reached(cells.seen(place.rank, cell), wanted) {
                 return Ok(since);
             }
-            std::hint::spin_loop();
+            if look < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
         }
         let start = self.note(place, Activity::Work, since);
         if cells.enlist(Waiter { place, cell, wanted, since_us: start, wake: Wake::Thread }) {
