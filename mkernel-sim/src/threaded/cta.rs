@@ -64,7 +64,8 @@ impl<'a> Worker<'a> {
         while let Some((claimed, index)) = claim_onward(&self.shared.claims, self.program, lane) {
             lane = claimed;
             let (place, _) = at(self.program, lane, index);
-            self.held.set(place, Held::RUNNING, self.shared.watch.now_us());
+            let now = self.shared.watch.now_us();
+            self.held.set(place, Held::RUNNING, now);
             match self.shared.options.network.fate(self.cta.rank, self.cta.number, started) {
                 Fate::Lives => {}
                 Fate::Stuck => return self.stand_still(),
@@ -72,18 +73,18 @@ impl<'a> Worker<'a> {
                 Fate::Dies => resume_unwind(Box::new("an injected death")),
             }
             started += 1;
-            if self.instruction(place).is_err() {
+            if self.instruction(place, now).is_err() {
                 return;
             }
             self.held.clear();
         }
     }
 
-    fn instruction(&mut self, place: At) -> Result<(), Aborted> {
+    /// Runs one instruction, claimed at `since`.
+    fn instruction(&mut self, place: At, mut since: f64) -> Result<(), Aborted> {
         let (program, shared) = (self.program, self.shared);
         let (_, instruction) = at(program, place.lane, place.instruction as usize);
         let task = Task::new(shared.host, program, instruction);
-        let mut since = shared.watch.now_us();
         if let Some(kernel) = self.kernels.of(&instruction.op) {
             kernel.begin(&task);
         }
@@ -158,7 +159,7 @@ impl<'a> Worker<'a> {
             bell.ring();
             shared.watch.time_left().map(drop)
         });
-        self.held.set(place, Held::RUNNING, shared.watch.now_us());
+        self.held.set(place, Held::RUNNING, started_us);
         bell.ring();
         match pushed {
             Ok(()) => Ok(()),
