@@ -17,7 +17,7 @@ use crate::bootstrap::{self, Control, Fields, JobFault, MAX_RECORD, join, record
 use crate::config::{Config, Launcher};
 use crate::error::Error;
 use crate::session::Options;
-use crate::signals::Signals;
+use crate::signals::Flags;
 use keeper::{BEAT, Keeper};
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
@@ -60,7 +60,7 @@ impl Job {
     }
 
     /// From here on the keeper looks at the signals.
-    pub(crate) fn heed(&self, signals: Signals, say: Box<dyn Fn(&str) + Send>) {
+    pub(crate) fn heed(&self, signals: Flags, say: Box<dyn Fn(&str) + Send>) {
         self.keeper.heed(signals, say);
     }
 

@@ -9,7 +9,7 @@ use crate::bootstrap::Fields;
 use crate::config::Config;
 use crate::error::Error;
 use crate::session::Options;
-use crate::signals::Signals;
+use crate::signals::Flags;
 
 /// Never made.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Job {
         Err(Error::NoExecutor)
     }
 
-    pub(crate) fn heed(&self, _: Signals, _: Box<dyn Fn(&str) + Send>) {
+    pub(crate) fn heed(&self, _: Flags, _: Box<dyn Fn(&str) + Send>) {
         match *self {}
     }
 

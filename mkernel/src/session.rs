@@ -111,10 +111,11 @@ impl Session {
     }
 
     /// Heeds signals for the length of the job: asked by SIGUSR1, `say` gets what every CTA waits for and since when, and
-    /// nothing stops; told to end by SIGTERM, all ranks hear of it. Without a job signals keep their usual effect.
-    pub fn heed(&self, signals: Signals, say: impl Fn(&str) + Send + 'static) {
+    /// nothing stops; told to end by SIGTERM, all ranks hear of it. SIGTERM has its usual effect again once the session is left or `signals` is
+    /// dropped. Without a job nothing changes.
+    pub fn heed(&self, signals: &Signals, say: impl Fn(&str) + Send + 'static) {
         if let Some(job) = &self.job {
-            job.heed(signals, Box::new(say));
+            job.heed(signals.flags(), Box::new(say));
         }
     }
 

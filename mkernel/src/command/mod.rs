@@ -40,8 +40,9 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Dump(_) => (false, false),
     };
     log(is_verbose);
+    let mut signals = None;
     let result = match &args.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(args, &mut signals),
         Command::Plan(args) => plan::plan(args),
         Command::Dump(args) => dump::dump(args.process),
     };

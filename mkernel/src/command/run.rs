@@ -32,13 +32,15 @@ pub(crate) struct Outcome {
 }
 
 /// Runs and reports; the report of a rank other than the first is empty.
-pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
+///
+/// `signals` are taken for a rank of a job, and outlive the report of its error.
+pub(crate) fn run(args: &RunArgs, signals: &mut Option<Signals>) -> Result<String, Stop> {
     match args.transport {
         TransportName::Loopback => {}
         TransportName::Shm => check_shared(args)?,
         other => return Err(Usage::Transport(other).into()),
     }
-    problem::with_operator(&args.problem, args.input.as_deref(), Run { args })
+    problem::with_operator(&args.problem, args.input.as_deref(), Run { args, signals })
 }
 
 /// Refuses what needs all ranks in one process.
@@ -52,6 +54,7 @@ fn check_shared(args: &RunArgs) -> Result<(), Usage> {
 /// Runs an operator and reports.
 struct Run<'a> {
     args: &'a RunArgs,
+    signals: &'a mut Option<Signals>,
 }
 
 impl problem::Action for Run<'_> {
@@ -66,7 +69,7 @@ impl problem::Action for Run<'_> {
             given.map_err(|problem| Stop::Refused(problem.into()))?;
         }
         let head = print::Subject::of(&operator);
-        let session = session(self.args)?;
+        let session = session(self.args, self.signals)?;
         let is_first = session.rank().is_none_or(|rank| rank == Rank(0));
         let outcome = execute(operator, session, self.args, tensors.as_ref(), is_first)?;
         Ok(if is_first { report(self.args, &head, &outcome) } else { String::new() })
@@ -74,7 +77,7 @@ impl problem::Action for Run<'_> {
 }
 
 /// A session of all ranks, or of the rank that the launcher says this process is.
-fn session(args: &RunArgs) -> Result<Session, Stop> {
+fn session(args: &RunArgs, signals: &mut Option<Signals>) -> Result<Session, Stop> {
     let options = options(args);
     if args.transport == TransportName::Loopback {
         return Ok(Session::new(problem::world(&args.problem)?, options));
@@ -88,7 +91,7 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
         _ => Some(problem::world(&args.problem)?),
     };
     // Before anything may hang; the first one to ask may come at any time.
-    let signals = Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?;
+    let signals = signals.insert(Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?);
     let session = Session::join(&config, options).map_err(Stop::Failed)?;
     session.heed(signals, super::tell);
     let asked = asked.map(|asked| options.path.plans(asked));

@@ -13,7 +13,7 @@ use mkernel_sim::Board;
 
 use crate::bootstrap::{Control, Event};
 use crate::error::Error;
-use crate::signals::Signals;
+use crate::signals::Flags;
 
 /// How often the thread steps the control channel and beats.
 pub(super) const BEAT: Duration = Duration::from_millis(4);
@@ -47,7 +47,7 @@ struct Shared {
 
 /// Signals, and who gets the answers.
 struct Outside {
-    signals: Signals,
+    signals: Flags,
     say: Box<dyn Fn(&str) + Send>,
 }
 
@@ -79,7 +79,7 @@ impl Keeper {
         lock(&self.shared.control)
     }
 
-    pub(super) fn heed(&self, signals: Signals, say: Box<dyn Fn(&str) + Send>) {
+    pub(super) fn heed(&self, signals: Flags, say: Box<dyn Fn(&str) + Send>) {
         signals.set_usual(false);
         *lock(&self.shared.outside) = Some(Outside { signals, say });
     }
