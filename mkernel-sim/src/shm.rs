@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mkernel_core::executor::{LaneStats, NotResident};
 use mkernel_core::{Executor, Fault, FaultKind, Program, Rank, RoleName, Run, Span, Verified};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::block::Words;
 use crate::board::{Apart, Board};
@@ -24,26 +25,30 @@ use crate::options::Options;
 use crate::peers::Peers;
 use crate::segment::{Layout, reach};
 use crate::threaded::Threaded;
+use crate::trace;
 
 pub use crate::segment::Segment;
 
-/// The part of statistics, the part of cells, then one part per region.
+/// The part of statistics, the part of cells, the trace, then one part per region.
 const STATS: usize = 0;
 const CELLS: usize = 1;
-const REGIONS: usize = 2;
+const TRACE: usize = 2;
+const REGIONS: usize = 3;
 
-/// Words of the statistics: progress, time, bytes within the node, bytes between nodes; then three for each lane.
+/// Words of the statistics: progress, start, time, bytes within the node, bytes between nodes; then three for each lane.
 const PROGRESS: usize = 0;
-const TIME: usize = 1;
-const INTRA: usize = 2;
-const INTER: usize = 3;
-const LANES: usize = 4;
+const START: usize = 1;
+const TIME: usize = 2;
+const INTRA: usize = 3;
+const INTER: usize = 4;
+const LANES: usize = 5;
 const LANE_WORDS: usize = 3;
 
-fn layout(program: &Program) -> Layout {
+fn layout(program: &Program, is_traced: bool) -> Layout {
     let stats = (LANES + LANE_WORDS * program.lanes.len()) as u64 * 8;
     let regions = program.regions.iter().map(|region| region.bytes);
-    let parts = [stats, cells::bytes(program)].into_iter().chain(regions).collect();
+    let trace = if is_traced { trace::bytes(program) } else { 0 };
+    let parts = [stats, cells::bytes(program), trace].into_iter().chain(regions).collect();
     Layout { rank: program.rank, ranks: program.world.size(), parts }
 }
 
@@ -54,6 +59,9 @@ pub struct Shm {
     threaded: Threaded,
     verified: Arc<Verified>,
     stats: Vec<Words>,
+    /// What every CTA of each rank did in the last launch, if launches are traced.
+    traces: Vec<Words>,
+    is_traced: bool,
     deadline: Duration,
     fault: Option<Fault>,
 }
@@ -65,12 +73,12 @@ impl Shm {
     /// [`SimError`] if a program is missing or there is too little shared memory.
     pub fn offer(verified: &Verified, rank: Rank, options: &Options) -> Result<Segment, SimError> {
         host::check(verified)?;
-        let all = verified.programs().iter().map(|p| layout(p).bytes()).fold(0, u64::saturating_add);
+        let all = verified.programs().iter().map(|p| layout(p, options.trace).bytes()).fold(0, u64::saturating_add);
         let program = &verified.programs()[rank.0 as usize];
-        let segment = Segment::create(layout(program), all)?;
+        let segment = Segment::create(layout(program, options.trace), all)?;
         for (index, block) in segment.mapped.blocks().enumerate() {
             match index {
-                STATS => {}
+                STATS | TRACE => {}
                 CELLS => drop(cells::fill(block, program, options.first_epoch)),
                 _ if options.poison => memory::fill(&block),
                 _ => {}
@@ -91,28 +99,31 @@ impl Shm {
         addresses: &[Vec<u8>],
     ) -> Result<Shm, SimError> {
         host::check(&verified)?;
-        let (mut stats, mut progress, mut cells, mut regions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut stats, mut progress, mut cells, mut traces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut regions, is_traced) = (Vec::new(), options.trace);
         for (program, address) in verified.programs().iter().zip(addresses) {
-            let mapped = reach(address, &layout(program))?;
+            let mapped = reach(address, &layout(program, is_traced))?;
             // Two views of the same words, both atomic.
             progress.extend(mapped.blocks().take(CELLS).map(Words::new));
             stats.extend(mapped.blocks().take(CELLS).map(Words::new));
             cells.extend(mapped.blocks().skip(CELLS).take(1).map(Words::new));
+            traces.extend(mapped.blocks().skip(TRACE).take(1).map(Words::new));
             regions.push(mapped.blocks().skip(REGIONS).collect());
         }
         let deadline = options.deadline;
         let host = Host::of(Arc::clone(&verified), Memory::of(regions), Cells::of(cells), options.poison);
         let peers = Peers::new(Arc::clone(&board), progress, deadline);
         let threaded = Threaded::with(host, options, Some(peers))?;
-        Ok(Shm { board, threaded, verified, stats, deadline, fault: None })
+        Ok(Shm { board, threaded, verified, stats, traces, is_traced, deadline, fault: None })
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
         self.meet()?;
+        let start_us = now_us();
         let run = self.threaded.launch()?;
-        self.publish(&run);
+        self.publish(&run, start_us);
         self.meet()?;
-        Ok(self.collect(run))
+        Ok(self.collect())
     }
 
     fn meet(&self) -> Result<(), Fault> {
@@ -124,9 +135,10 @@ impl Shm {
     }
 
     /// Shows what this rank's launch did.
-    fn publish(&self, run: &Run) {
+    fn publish(&self, run: &Run, start_us: u64) {
         let own = self.board.rank();
         let stats = &self.stats[own.0 as usize];
+        stats[START].store(start_us, Relaxed);
         stats[TIME].store(run.time_us.to_bits(), Relaxed);
         stats[INTRA].store(run.intra_out[own.0 as usize], Relaxed);
         stats[INTER].store(run.inter_out[own.0 as usize], Relaxed);
@@ -135,13 +147,17 @@ impl Shm {
             let values = [lane.tasks, lane.busy_us.to_bits(), lane.wait_us.to_bits()];
             words.iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
         }
+        if self.is_traced {
+            trace::publish(&run.trace, &self.traces[own.0 as usize]);
+        }
     }
 
     /// What the launches of all ranks did.
-    fn collect(&self, own: Run) -> Run {
+    fn collect(&self) -> Run {
         let word = |word: &AtomicU64| word.load(SeqCst);
         let float = |at: &AtomicU64| f64::from_bits(word(at));
-        let mut run = Run { trace: own.trace, ..Run::default() };
+        let mut run = Run::default();
+        let first = self.stats.iter().map(|stats| word(&stats[START])).min().unwrap_or(0);
         for (program, stats) in self.verified.programs().iter().zip(&self.stats) {
             run.time_us = run.time_us.max(float(&stats[TIME]));
             run.intra_out.push(word(&stats[INTRA]));
@@ -155,6 +171,11 @@ impl Shm {
                 busy_us: float(&words[1]),
                 wait_us: float(&words[2]),
             }));
+        }
+        for ((program, stats), words) in self.verified.programs().iter().zip(&self.stats).zip(&self.traces) {
+            if self.is_traced {
+                trace::collect(program, words, (word(&stats[START]) - first) as f64, &mut run.trace);
+            }
         }
         run
     }
@@ -182,6 +203,13 @@ impl Executor for Shm {
     fn read(&self, span: &Span, bytes: &mut [u8]) {
         self.threaded.read(span, bytes);
     }
+}
+
+/// Microseconds of the clock that all processes of a host share.
+fn now_us() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // It counts from the start of the machine.
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
 }
 
 // The progress word is the first: `Peers` looks at it there.

@@ -197,7 +197,7 @@ fn turn<O>(
 where
     O: Reference + PartialEq + Clone + 'static,
 {
-    let given = inputs(operator, Fill::Exact, seed, epoch).map_err(|e| e.to_string())?;
+    let given = inputs(operator, Fill::Exact, seed, epoch)?;
     let (found, _) = session.operator(operator.clone())?.run(&given)?;
     let (right, _) = host.operator(operator.clone())?.run(&given)?;
     Ok(same_bits(&found, &right).map_err(|e| format!("{} in turn {epoch}: {e}", operator.name())))
