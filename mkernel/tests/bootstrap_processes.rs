@@ -143,7 +143,9 @@ fn a_killed_rank_is_named_by_all_others_in_every_phase() {
 #[test]
 fn a_rank_that_is_killed_while_others_are_awaited_is_named() {
     for killed in 0..2 {
-        let job = Job { start: Duration::from_millis(400), ..Job::new(&[2, 1]) };
+        // Rank 0 stays for the step deadline, to tell those that come late.
+        let (start, step) = (Duration::from_millis(400), Duration::from_millis(300));
+        let job = Job { start, step, ..Job::new(&[2, 1]) };
         let ranks = [Rank::start(&job, 0), Rank::start(&job, 1)];
         ranks[killed].signal("-KILL");
         let line = ranks[1 - killed].line();
