@@ -22,22 +22,28 @@ mod peers;
 mod schedule;
 mod segment;
 mod sgemm;
+mod split;
 mod watch;
 
 pub mod board;
 pub mod error;
+pub mod fabric;
 pub mod network;
 pub mod options;
 pub mod race;
 pub mod seeded;
 pub mod shm;
 pub mod threaded;
+pub mod wires;
 
 pub use board::Board;
 pub use error::{SegmentError, SimError};
+pub use fabric::Fabric;
 pub use network::{Injection, Network};
 pub use options::Options;
 pub use race::find_races;
 pub use seeded::Seeded;
 pub use shm::{Segment, Shm};
+pub use split::FarTransport;
 pub use threaded::Threaded;
+pub use wires::Wires;

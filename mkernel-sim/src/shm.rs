@@ -1,28 +1,31 @@
-//! One rank of the world in this process; the others are processes of the same host.
+//! One rank of the world in this process; the others are processes of the same host, or of others.
 //!
-//! Every rank's regions and cells live in a [`Segment`] that all processes map, so an instruction reaches peers of its node
-//! by plain loads and stores, and the proxy carries puts into any segment. Only the rank's own instructions run here.
+//! Every rank's regions and cells live in a [`Segment`] that all processes of its host map, so an instruction reaches peers of
+//! its node by plain loads and stores, and the proxy carries puts into any segment. Ranks of other hosts are reached
+//! through [`Far`]. Only the rank's own instructions run here.
 //!
 //! A launch begins and ends with a meeting of all ranks ([`Board::meet`]): between two launches no rank is at work, and
 //! any rank may read any memory.
 
+use std::fmt::{self, Debug};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mkernel_core::executor::{LaneStats, NotResident};
 use mkernel_core::{Executor, Fault, FaultKind, Program, Rank, RoleName, Run, Span, Verified};
 
-use crate::block::Words;
+use crate::block::{Block, Words};
 use crate::board::{Apart, Board};
 use crate::cells::{self, Cells};
-use crate::error::SimError;
+use crate::error::{SegmentError, SimError};
 use crate::host::{self, Host};
 use crate::memory::{self, Memory};
 use crate::options::Options;
 use crate::peers::Peers;
 use crate::segment::{Layout, reach};
+use crate::split::FarTransport;
 use crate::threaded::Threaded;
 
 pub use crate::segment::Segment;
@@ -32,12 +35,11 @@ const STATS: usize = 0;
 const CELLS: usize = 1;
 const REGIONS: usize = 2;
 
-/// Words of the statistics: progress, time, bytes within the node, bytes between nodes; then three for each lane.
-const PROGRESS: usize = 0;
-const TIME: usize = 1;
-const INTRA: usize = 2;
-const INTER: usize = 3;
-const LANES: usize = 4;
+/// Words of the statistics: time, bytes within the node, bytes between nodes; then three for each lane.
+const TIME: usize = 0;
+const INTRA: usize = 1;
+const INTER: usize = 2;
+const LANES: usize = 3;
 const LANE_WORDS: usize = 3;
 
 fn layout(program: &Program) -> Layout {
@@ -47,6 +49,73 @@ fn layout(program: &Program) -> Layout {
     Layout { rank: program.rank, ranks: program.world.size(), parts }
 }
 
+/// What reaches ranks of other nodes.
+pub struct Far {
+    /// Carries puts there.
+    pub transport: FarTransport,
+    /// Reads their segments, between launches.
+    pub memory: Box<dyn FarMemory>,
+}
+
+impl Debug for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Far").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+/// Reads segments of ranks on other nodes.
+pub trait FarMemory: Debug + Send {
+    /// Reads bytes of the segment of `rank`, from `offset` on.
+    ///
+    /// # Errors
+    /// The fault that the read ended in.
+    fn read(&self, rank: Rank, offset: u64, bytes: &mut [u8]) -> Result<(), Fault>;
+}
+
+/// Where things are in the segment of a program's rank, in bytes from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Cell 0.
+    pub cells: u64,
+    /// The regions, by id.
+    pub regions: Vec<u64>,
+}
+
+impl Map {
+    /// The map of a program's segment, the same in every process.
+    pub fn of(program: &Program) -> Map {
+        let layout = layout(program);
+        let regions = (0..program.regions.len()).map(|region| layout.offset(REGIONS + region)).collect();
+        Map { cells: layout.offset(CELLS) + cells::FIRST, regions }
+    }
+}
+
+/// A rank's segment, as another process of its host sees it.
+pub(crate) struct Reached {
+    pub(crate) stats: Words,
+    pub(crate) cells: Words,
+    pub(crate) regions: Vec<Block>,
+}
+
+/// Maps the segment of a program's rank.
+pub(crate) fn reach_rank(program: &Program, address: &[u8]) -> Result<Reached, SegmentError> {
+    let mapped = reach(address, &layout(program))?;
+    let mut blocks = mapped.blocks();
+    let mut words = || Words::new(blocks.next().expect("a layout has statistics and cells"));
+    let (stats, cells) = (words(), words());
+    Ok(Reached { stats, cells, regions: blocks.collect() })
+}
+
+/// Stands for the segment of a rank that is out of reach.
+fn beyond(program: &Program) -> Result<Reached, SimError> {
+    let words = |bytes, region| {
+        let missing = SimError::Memory { rank: program.rank, region, bytes };
+        Block::zeroed(bytes).map(Words::new).ok_or(missing)
+    };
+    let stats = words(layout(program).parts[STATS], "statistics")?;
+    Ok(Reached { stats, cells: words(cells::bytes(program), "cells")?, regions: Vec::new() })
+}
+
 /// Runs one rank of a verified world.
 #[derive(Debug)]
 pub struct Shm {
@@ -54,8 +123,11 @@ pub struct Shm {
     threaded: Threaded,
     verified: Arc<Verified>,
     stats: Vec<Words>,
+    far: Option<Box<dyn FarMemory>>,
     deadline: Duration,
     fault: Option<Fault>,
+    /// Why memory of another node could not be read.
+    broken: OnceLock<Fault>,
 }
 
 impl Shm {
@@ -80,7 +152,8 @@ impl Shm {
         Ok(segment)
     }
 
-    /// Opens the memory of all ranks at their addresses. Keep the own segment until all ranks have opened theirs.
+    /// Opens the memory of all ranks at their addresses; with `far`, of those of its node. Keep the own segment until all
+    /// ranks have opened theirs.
     ///
     /// # Errors
     /// [`SimError`] for memory that is out of reach, or a ring of an impossible size.
@@ -89,22 +162,29 @@ impl Shm {
         options: Options,
         board: Arc<Board>,
         addresses: &[Vec<u8>],
+        far: Option<Far>,
     ) -> Result<Shm, SimError> {
         host::check(&verified)?;
-        let (mut stats, mut progress, mut cells, mut regions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut stats, mut cells, mut regions) = (Vec::new(), Vec::new(), Vec::new());
         for (program, address) in verified.programs().iter().zip(addresses) {
-            let mapped = reach(address, &layout(program))?;
-            // Two views of the same words, both atomic.
-            progress.extend(mapped.blocks().take(CELLS).map(Words::new));
-            stats.extend(mapped.blocks().take(CELLS).map(Words::new));
-            cells.extend(mapped.blocks().skip(CELLS).take(1).map(Words::new));
-            regions.push(mapped.blocks().skip(REGIONS).collect());
+            let is_near = far.is_none() || verified.world().same_node(board.rank(), program.rank);
+            let reached = if is_near { reach_rank(program, address)? } else { beyond(program)? };
+            stats.push(reached.stats);
+            cells.push(reached.cells);
+            regions.push(reached.regions);
         }
         let deadline = options.deadline;
         let host = Host::of(Arc::clone(&verified), Memory::of(regions), Cells::of(cells), options.poison);
-        let peers = Peers::new(Arc::clone(&board), progress, deadline);
-        let threaded = Threaded::with(host, options, Some(peers))?;
-        Ok(Shm { board, threaded, verified, stats, deadline, fault: None })
+        let peers = Peers::new(Arc::clone(&board), deadline);
+        let (transport, far) = far.map(|far| (far.transport, far.memory)).unzip();
+        let threaded = Threaded::with(host, options, Some(peers), transport)?;
+        Ok(Shm { board, threaded, verified, stats, far, deadline, fault: None, broken: OnceLock::new() })
+    }
+
+    /// What reaches a rank, if it is on another node.
+    fn beyond(&self, rank: Rank) -> Option<&dyn FarMemory> {
+        let is_far = !self.verified.world().same_node(self.board.rank(), rank);
+        self.far.as_deref().filter(|_| is_far)
     }
 
     fn run(&mut self) -> Result<Run, Fault> {
@@ -112,7 +192,21 @@ impl Shm {
         let run = self.threaded.launch()?;
         self.publish(&run);
         self.meet()?;
+        self.fetch()?;
         Ok(self.collect(run))
+    }
+
+    /// Copies the statistics of ranks on other nodes.
+    fn fetch(&self) -> Result<(), Fault> {
+        for (program, stats) in self.verified.programs().iter().zip(&self.stats) {
+            let Some(far) = self.beyond(program.rank) else { continue };
+            let mut bytes = vec![0; 8 * stats.len()];
+            far.read(program.rank, layout(program).offset(STATS), &mut bytes)?;
+            for (word, bytes) in stats.iter().zip(bytes.as_chunks::<8>().0) {
+                word.store(u64::from_le_bytes(*bytes), Relaxed);
+            }
+        }
+        Ok(())
     }
 
     fn meet(&self) -> Result<(), Fault> {
@@ -162,7 +256,7 @@ impl Shm {
 
 impl Executor for Shm {
     fn launch(&mut self) -> Result<Run, Fault> {
-        if let Some(fault) = self.fault {
+        if let Some(fault) = self.fault.or(self.broken.get().copied()) {
             return Err(fault);
         }
         let result = self.run();
@@ -180,9 +274,33 @@ impl Executor for Shm {
     }
 
     fn read(&self, span: &Span, bytes: &mut [u8]) {
-        self.threaded.read(span, bytes);
+        match self.beyond(span.rank) {
+            Some(far) => {
+                if let Err(fault) = self.read_far(far, span, bytes) {
+                    // As every failure: what was read is poison, and the next launch says why.
+                    bytes.fill(0xFF);
+                    self.broken.get_or_init(|| fault);
+                }
+            }
+            None => self.threaded.read(span, bytes),
+        }
     }
 }
 
-// The progress word is the first: `Peers` looks at it there.
-const _: () = assert!(PROGRESS == 0);
+impl Shm {
+    fn read_far(&self, far: &dyn FarMemory, span: &Span, bytes: &mut [u8]) -> Result<(), Fault> {
+        assert_eq!(bytes.len() as u64, span.bytes(), "the buffer is not of the length of {span}");
+        if span.is_empty() {
+            return Ok(());
+        }
+        let program = &self.verified.programs()[span.rank.0 as usize];
+        let region = layout(program).offset(REGIONS + span.region.0 as usize);
+        let end = span.end().expect("a span of a verified program lies in its region");
+        let mut all = vec![0; (end - span.offset) as usize];
+        far.read(span.rank, region + span.offset, &mut all)?;
+        for (row, part) in (0..span.rows).zip(bytes.chunks_exact_mut(span.row_bytes as usize)) {
+            part.copy_from_slice(&all[(span.row(row) - span.offset) as usize..][..span.row_bytes as usize]);
+        }
+        Ok(())
+    }
+}

@@ -48,6 +48,13 @@ pub enum Error {
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] mkernel_sim::SimError),
+    /// Repair or name the NIC, or use another transport.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(#[from] mkernel_rdma::verbs::VerbsError),
+    /// Ask for fewer queue pairs or NICs.
+    #[error(transparent)]
+    Routes(#[from] mkernel_core::route::NoRoute),
     /// Set the variables that the error names, or start the ranks with a launcher.
     #[error(transparent)]
     Config(#[from] Box<ConfigError>),

@@ -1,4 +1,4 @@
-//! One rank's place in a job whose ranks are processes of one host.
+//! One rank's place in a job whose ranks are processes of one host, or of several that RDMA joins.
 //!
 //! A job keeps one thread. It steps the control channel, so that a fault of any rank raises this process's abort word
 //! within milliseconds whatever the process is doing, and beats this rank's pulse on the board, so that peers who wait know
@@ -13,13 +13,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
-use mkernel_sim::board::Apart;
-use mkernel_sim::{Board, Network, SegmentError, Shm, SimError};
+use mkernel_sim::board::{Apart, Publish};
+use mkernel_sim::{Board, Network, Segment, SegmentError, Shm, SimError};
 
 use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
 use crate::config::Config;
 use crate::error::Error;
-use crate::session::Options;
+#[cfg(not(feature = "rdma"))]
+use crate::far::Side;
+use crate::far::{Begun, Line, Remote};
+use crate::session::{Options, Verbs};
+#[cfg(feature = "rdma")]
+use mkernel_rdma::verbs::side::Side;
 
 /// How often the thread steps the control channel and beats.
 const BEAT: Duration = Duration::from_millis(4);
@@ -37,6 +42,8 @@ pub(crate) struct Job {
     deadline: Duration,
     /// How long to wait for rank 0's word on which fault was first.
     step_deadline: Duration,
+    /// Ranks of other nodes, and the side channel to them.
+    remote: Option<(Remote, Arc<Side>)>,
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -74,12 +81,12 @@ impl Shared {
 
 impl Job {
     /// Meets the other ranks, and returns when all have arrived.
-    pub(crate) fn join(config: &Config, deadline: Duration) -> Result<Job, Error> {
+    pub(crate) fn join(config: &Config, deadline: Duration, verbs: Option<&Verbs>) -> Result<Job, Error> {
         tracing::debug!("\n{config}");
         let mut control = join(&config.setup)?;
         let (world, rank) = (control.world().clone(), control.rank());
-        let board = match meet_first(&mut control, &world, rank) {
-            Ok(board) => Arc::new(board),
+        let (board, remote) = match meet_first(&mut control, &world, rank, verbs) {
+            Ok((board, remote)) => (Arc::new(board), remote),
             Err(error) => {
                 let answer = first_fault(&mut control, error, rank, config.setup.step_deadline);
                 leave_after(control);
@@ -91,7 +98,7 @@ impl Job {
         let body = Arc::clone(&shared);
         let keeper = thread::Builder::new().name("job".to_owned()).spawn(move || body.keep()).map_err(Error::Thread)?;
         let step_deadline = config.setup.step_deadline;
-        Ok(Job { shared, world, rank, deadline, step_deadline, keeper: Some(keeper) })
+        Ok(Job { shared, world, rank, deadline, step_deadline, remote, keeper: Some(keeper) })
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -134,6 +141,7 @@ impl Job {
         fields.add("instance", sequence.to_string());
         fields.add("plan", fingerprint(&programs));
         fields.add("deadline", format!("{:?}", options.deadline));
+        self.remote.iter().for_each(|(remote, _)| remote.describe(&mut fields));
         self.agree(&fields)?;
         let host = mkernel_sim::Options {
             deadline: options.deadline,
@@ -142,9 +150,14 @@ impl Job {
             ..mkernel_sim::Options::default()
         };
         let own = Shm::offer(&programs, self.rank, &host)?;
-        let addresses = self.exchange(&own.address())?;
-        let executor = Shm::open(programs, host, Arc::clone(&self.shared.board), &addresses)?;
-        // All have opened what they need: nobody can open it from here on.
+        let begun = self.remote.as_ref().map(|(remote, _)| remote.begin(&own)).transpose()?;
+        let addresses = self.exchange(&blob(&own, begun.as_ref()))?;
+        let finish = |((remote, side), begun): (&(Remote, Arc<Side>), Begun)| {
+            remote.finish(begun, &addresses, &programs, side, options.deadline)
+        };
+        let far = self.remote.as_ref().zip(begun).map(finish).transpose()?;
+        let executor = Shm::open(programs, host, Arc::clone(&self.shared.board), &addresses, far)?;
+        // All have opened what they need, and nobody can open it from here on; all are connected.
         self.meet()?;
         Ok(Box::new(executor))
     }
@@ -184,14 +197,35 @@ impl Drop for Job {
     }
 }
 
-/// The board, by the control channel alone.
-fn meet_first(control: &mut Control, world: &World, rank: Rank) -> Result<Board, Error> {
+/// The board and the way to other nodes, by the control channel alone.
+fn meet_first(
+    control: &mut Control,
+    world: &World,
+    rank: Rank,
+    verbs: Option<&Verbs>,
+) -> Result<(Board, Option<(Remote, Arc<Side>)>), Error> {
     let segment = |error: SegmentError| Error::Host(SimError::Segment(error));
+    let remote = verbs.map(|verbs| Remote::open(verbs, world, rank)).transpose()?.flatten();
     let own = Board::offer(world, rank).map_err(segment)?;
-    let addresses = control.exchange(&own.address())?;
-    let board = Board::open(world, &own, &addresses).map_err(segment)?;
+    let begun = remote.as_ref().map(|remote| remote.begin_side(&own)).transpose()?;
+    let addresses = control.exchange(&blob(&own, begun.as_ref()))?;
+    let side = |(remote, begun): (Remote, Begun)| remote.side(begun, &addresses).map(|side| (remote, side));
+    let remote = remote.zip(begun).map(side).transpose()?;
+    // All are connected: nobody writes to a peer before.
     control.exchange(&[])?;
-    Ok(board)
+    let publish = remote.as_ref().map(|(_, side)| Box::new(Line(Arc::clone(side))) as Box<dyn Publish>);
+    let board = Board::open(world, &own, &addresses, publish).map_err(segment)?;
+    control.exchange(&[])?;
+    Ok((board, remote))
+}
+
+/// Where peers find a segment, and how they connect.
+fn blob(segment: &Segment, begun: Option<&Begun>) -> Vec<u8> {
+    let mut blob = segment.address();
+    if let Some(begun) = begun {
+        blob.extend(begun.offer().encode());
+    }
+    blob
 }
 
 fn apart_fault(apart: Apart, rank: Rank) -> Fault {

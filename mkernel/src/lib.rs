@@ -32,6 +32,9 @@ pub mod session;
 pub mod tensor;
 pub mod trace;
 
+#[cfg(feature = "sim")]
+#[cfg_attr(not(feature = "rdma"), path = "far_absent.rs")]
+mod far;
 mod host;
 #[cfg_attr(not(feature = "sim"), path = "job_absent.rs")]
 mod job;
@@ -41,7 +44,7 @@ pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;
 pub use report::Report;
-pub use session::{Options, Schedule, Session};
+pub use session::{Options, Schedule, Session, Signals, Verbs};
 pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::Mask;

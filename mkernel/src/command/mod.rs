@@ -5,6 +5,7 @@
 
 mod args;
 mod json;
+mod nics;
 mod plan;
 mod print;
 mod problem;
@@ -34,14 +35,16 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     let common = match &args.command {
-        Command::Run(run) => &run.problem,
-        Command::Plan(plan) => &plan.problem,
+        Command::Run(run) => Some(&run.problem),
+        Command::Plan(plan) => Some(&plan.problem),
+        Command::Nics(_) => None,
     };
-    log(common.verbose);
-    let is_json = common.json;
+    log(common.is_some_and(|common| common.verbose));
+    let is_json = common.is_some_and(|common| common.json);
     let result = match &args.command {
         Command::Run(args) => run::run(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Nics(args) => nics::nics(args),
     };
     match result.and_then(|report| write(&report)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,7 +36,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
     match args.transport {
         TransportName::Loopback => {}
         TransportName::Shm => check_shared(args)?,
+        TransportName::Verbs if cfg!(feature = "rdma") => check_shared(args)?,
+        TransportName::Verbs => return Err(Usage::NoRdma { what: "--transport verbs" }.into()),
         other => return Err(Usage::Transport(other).into()),
+    }
+    if args.transport != TransportName::Verbs {
+        let given = [
+            ("--nic", !args.nic.is_empty()),
+            ("--queues", args.queues.is_some()),
+            ("--signals", args.signals.is_some()),
+        ];
+        if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Usage::NotVerbs { flag }.into());
+        }
     }
     problem::with_operator(&args.problem, args.input.as_deref(), Run { args })
 }
@@ -88,12 +100,33 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
         (None, None) => None,
         _ => Some(problem::world(&args.problem)?),
     };
-    let session = Session::join(&config, options).map_err(Stop::Failed)?;
+    let session = join(&config, options, args).map_err(Stop::Failed)?;
     match asked.filter(|asked| asked != session.world()) {
         // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.
         Some(asked) => Err(Usage::Launched { asked, found: session.world().clone() }.into()),
         None => Ok(session),
     }
+}
+
+#[cfg(feature = "rdma")]
+fn join(config: &Config, options: Options, args: &RunArgs) -> Result<Session, Error> {
+    use super::args::SignalsName;
+    use mkernel::{Signals, Verbs};
+    if args.transport != TransportName::Verbs {
+        return Session::join(config, options);
+    }
+    let mut verbs = Verbs { nics: args.nic.clone(), ..Verbs::default() };
+    verbs.queues = args.queues.unwrap_or(verbs.queues);
+    verbs.signals = match args.signals {
+        None | Some(SignalsName::Write) => Signals::Write,
+        Some(SignalsName::Immediate) => Signals::Immediate,
+    };
+    Session::join_over(config, options, &verbs)
+}
+
+#[cfg(not(feature = "rdma"))]
+fn join(config: &Config, options: Options, _: &RunArgs) -> Result<Session, Error> {
+    Session::join(config, options)
 }
 
 /// What all ranks must have been asked for.

@@ -68,7 +68,13 @@ pub(crate) enum Usage {
     ForeignSize { flag: &'static str, op: String, needs: String },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
-    #[error("--transport shm does not go with {flag}; leave it out, or use --transport loopback")]
+    #[error(
+        "{what} is not in this build; build mkernel with feature `rdma` (cmake, libclang-dev and libibverbs-dev needed)"
+    )]
+    NoRdma { what: &'static str },
+    #[error("{flag} is for --transport verbs only; leave it out")]
+    NotVerbs { flag: &'static str },
+    #[error("--transport shm and verbs do not go with {flag}; leave it out, or use --transport loopback")]
     NotShared { flag: &'static str },
     #[error("--nodes and --gpus say {asked}, but the launcher started {found}; make them agree or leave the flags out")]
     Launched { asked: World, found: World },
@@ -106,7 +112,9 @@ impl Stop {
                 | Error::Memory { .. }
                 | Error::NoExecutor
                 | Error::File { .. } => 2,
-                Error::Config(_) => 2,
+                Error::Config(_) | Error::Routes(_) => 2,
+                #[cfg(feature = "rdma")]
+                Error::Rdma(_) => 1,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
                 Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) => 1,
             },
