@@ -162,6 +162,11 @@ pub trait Nic {
     /// # Errors
     /// The operating system's error number if completions cannot be had any more.
     fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), i32>;
+
+    /// The cause behind a failed request's status, where the NIC can tell more than the completion did.
+    fn cause(&self, _queue: u32, status: u32) -> u32 {
+        status
+    }
 }
 
 #[cfg(test)]

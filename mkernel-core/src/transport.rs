@@ -114,6 +114,7 @@ pub const fn status_name(status: u32) -> &'static str {
         13 => "the peer is not ready to receive",
         STATUS_REFUSED => "the NIC takes no more requests",
         STATUS_NO_PEER => "there is no connection to that rank",
+        STATUS_LINK_DOWN => "the link of this rank's NIC is down",
         _ => "see ibv_wc_status",
     }
 }
@@ -128,6 +129,8 @@ pub const STATUS_UNREACHABLE: u32 = 12;
 pub const STATUS_REFUSED: u32 = 1 << 16;
 /// Not of verbs: nothing leads to the rank.
 pub const STATUS_NO_PEER: u32 = STATUS_REFUSED + 1;
+/// Not of verbs: a failure while the NIC's port was down.
+pub const STATUS_LINK_DOWN: u32 = STATUS_REFUSED + 2;
 
 /// Carries puts to other ranks. Neither call blocks.
 pub trait Transport {

@@ -242,8 +242,9 @@ impl<N: Nic> Rdma<N> {
                 Completion::Sent { queue, id, status: 0 } => {
                     self.queues[queue as usize].window.complete(id, ordering, retired);
                 }
-                Completion::Sent { queue, id, status } => {
-                    let queue = &self.queues[queue as usize];
+                Completion::Sent { queue: index, id, status } => {
+                    let status = self.nic.cause(index, status);
+                    let queue = &self.queues[index as usize];
                     let token = queue.window.token(id).unwrap_or(u64::MAX);
                     let is_first = cause.is_none_or(|c| c.status == STATUS_FLUSHED && status != STATUS_FLUSHED);
                     if is_first {

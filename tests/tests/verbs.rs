@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use mkernel_core::route::Routes;
-use mkernel_core::transport::{Contract, Ordering, STATUS_FLUSHED, STATUS_UNREACHABLE, Signalling};
+use mkernel_core::transport::{Contract, Ordering, STATUS_FLUSHED, STATUS_LINK_DOWN, STATUS_UNREACHABLE, Signalling};
 use mkernel_core::{CellId, Rank, Span, Transport};
 use mkernel_rdma::verbs::device::GidKind;
 use mkernel_rdma::verbs::memory::{Domain, Region, Words};
@@ -178,7 +178,7 @@ impl Drop for Down {
 fn a_link_that_is_down_is_said_before_and_felt_after_connecting() {
     let mut net = OnVerbs::plain(Signalling::WriteAfterWrite, HASTY);
     let _down = Down::new();
-    conformance::failure(&mut net, &[STATUS_UNREACHABLE]);
+    conformance::failure(&mut net, &[STATUS_LINK_DOWN]);
     let start = Instant::now();
     let names = ["rxe1".to_owned()];
     while !matches!(choose(&names, None, 0), Err(VerbsError::NoPort { .. } | VerbsError::NoGid { .. })) {

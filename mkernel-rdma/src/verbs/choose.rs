@@ -18,6 +18,13 @@ pub struct Choice {
     pub gid: Gid,
 }
 
+impl Choice {
+    /// Whether the port has a link now.
+    pub fn is_active(&self) -> bool {
+        self.device.is_active(self.port.number)
+    }
+}
+
 /// How good an address is; higher is better, and each has its reason.
 fn grade(gid: &Gid) -> (u8, &'static str) {
     let is_link_local = gid.bytes[..2] == [0xfe, 0x80];

@@ -146,6 +146,13 @@ impl Device {
         (1..=self.attributes.phys_port_cnt).map(|number| self.port(number, &gids)).collect()
     }
 
+    /// Whether a port has a link now.
+    pub fn is_active(&self, port: u8) -> bool {
+        // SAFETY: the context is open.
+        let port = unsafe { result::query_port(self.context, port) };
+        port.is_ok_and(|port| port.state == sys::ibv_port_state::IBV_PORT_ACTIVE)
+    }
+
     fn port(&self, number: u8, gids: &[sys::ibv_gid_entry]) -> Result<Port, VerbsError> {
         // SAFETY: the context is open.
         let port = unsafe { result::query_port(self.context, number) }.map_err(|e| self.error("ibv_query_port", e))?;

@@ -11,7 +11,7 @@ use ibverbs_sys as sys;
 use mkernel_core::Rank;
 use mkernel_core::nic::{Chain, Completion, Limits, Nic, Payload, Refused, Request, Shared};
 use mkernel_core::route::Routes;
-use mkernel_core::transport::Signalling;
+use mkernel_core::transport::{STATUS_FLUSHED, STATUS_LINK_DOWN, STATUS_UNREACHABLE, Signalling};
 
 pub use super::offer::{Offer, RailOffer};
 
@@ -189,6 +189,8 @@ pub struct VerbsNic {
     _regions: Vec<Region>,
     routes: Routes,
     limits: Limits,
+    /// The port of each rail.
+    choices: Vec<Choice>,
     /// Queue pairs by their numbers, per rail.
     numbers: Vec<HashMap<u32, u32>>,
     scratch: Scratch,
@@ -226,8 +228,8 @@ impl VerbsNic {
         } else {
             None
         };
-        let scratch = Scratch::default();
-        Ok(VerbsNic { queues, completions, stage, _regions: regions, routes, limits, numbers, scratch })
+        let (scratch, choices) = (Scratch::default(), rails.into_iter().map(|rail| rail.choice).collect());
+        Ok(VerbsNic { queues, completions, stage, _regions: regions, routes, limits, choices, numbers, scratch })
     }
 
     /// The queue pairs, in order.
@@ -340,5 +342,11 @@ impl Nic for VerbsNic {
         }
         self.scratch.polled = polled;
         Ok(())
+    }
+
+    fn cause(&self, queue: u32, status: u32) -> u32 {
+        // Without a link some devices flush all requests, the first one too, and others hear no answer.
+        let is_down = || !self.choices[self.rail(queue)].is_active();
+        if matches!(status, STATUS_FLUSHED | STATUS_UNREACHABLE) && is_down() { STATUS_LINK_DOWN } else { status }
     }
 }
