@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use mkernel_core::{Rank, World};
+use mkernel_core::{Fault, FaultKind, Rank, World};
 
 use crate::block::{self, Words};
 use crate::error::SegmentError;
@@ -32,6 +32,9 @@ const LINE: u64 = WORDS as u64 * 8;
 pub trait Publish: Debug + Send + Sync {
     /// Writes the line.
     fn publish(&self, line: [u64; WORDS]);
+
+    /// The first rank that can no longer be written to, with the transport's status.
+    fn broken(&self) -> Option<(Rank, u32)>;
 }
 
 /// How long whoever waits for a peer sleeps before it looks at the abort word.
@@ -46,6 +49,19 @@ pub struct Board {
     publish: Option<Box<dyn Publish>>,
 }
 
+impl Apart {
+    /// The fault of a launch of `own` that this ends.
+    pub fn fault(self, own: Rank) -> Fault {
+        match self {
+            Apart::Aborted => Fault::new(FaultKind::Aborted, own),
+            Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, own) },
+            Apart::Broken(peer, status) => {
+                Fault { peer: Some(peer), status: Some(status), ..Fault::new(FaultKind::Transport, own) }
+            }
+        }
+    }
+}
+
 /// Why a meeting did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Apart {
@@ -55,6 +71,9 @@ pub enum Apart {
     /// A rank has not come and its pulse stands still.
     #[error("{0} has stopped")]
     Stopped(Rank),
+    /// A rank of another node cannot be written to any more.
+    #[error("{0} cannot be reached: status {1}")]
+    Broken(Rank, u32),
 }
 
 /// The line, then copies of the lines of all ranks.
@@ -127,6 +146,11 @@ impl Board {
         self.lines.iter().map(|line| line[PROGRESS].load(SeqCst)).fold(0, u64::wrapping_add)
     }
 
+    /// The first rank of another node that can no longer be written to, with the transport's status.
+    pub(crate) fn broken(&self) -> Option<(Rank, u32)> {
+        self.publish.as_ref()?.broken()
+    }
+
     fn show(&self) {
         if let Some(publish) = &self.publish {
             publish.publish(std::array::from_fn(|word| self.own()[word].load(SeqCst)));
@@ -146,7 +170,8 @@ impl Board {
     /// Waits until every rank has called it as often as this one.
     ///
     /// # Errors
-    /// [`Apart`] if the abort word is up, or a rank is not there whose pulse has stood still for `deadline`.
+    /// [`Apart`] if the abort word is up, or a rank is not there that cannot be reached or whose pulse has stood still for
+    /// `deadline`.
     pub fn meet(&self, deadline: Duration) -> Result<(), Apart> {
         let meeting = self.own()[MEETINGS].fetch_add(1, SeqCst).wrapping_add(1);
         block::wake(&self.own()[MEETINGS]);
@@ -161,6 +186,9 @@ impl Board {
                 self.beat();
                 if self.is_aborted() {
                     return Err(Apart::Aborted);
+                }
+                if let Some((rank, status)) = self.broken() {
+                    return Err(Apart::Broken(rank, status));
                 }
                 let is_absent = |rank: &Rank| self.lines[rank.0 as usize][MEETINGS].load(SeqCst) < meeting;
                 if let Some(rank) = pulses.stopped(deadline).find(is_absent) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mkernel_core::{Fault, FaultKind, Rank};
 
-use crate::board::{Board, Pulses};
+use crate::board::{Apart, Board, Pulses};
 use crate::watch::Watch;
 
 /// The board, and how long a peer may stand still.
@@ -58,6 +58,12 @@ impl Look<'_> {
         // Looked at all the while, so that a pulse's age is known when it matters.
         self.pulses.stopped(self.peers.still).for_each(drop);
         self.peers.board.is_aborted()
+    }
+
+    /// The fault of a rank of another node that cannot be reached any more.
+    pub(crate) fn broken(&self) -> Option<Fault> {
+        let (rank, status) = self.peers.board.broken()?;
+        Some(Apart::Broken(rank, status).fault(self.peers.own))
     }
 
     /// The fault of a wait that lasted too long: if a process has stopped, it is the cause.

@@ -14,10 +14,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mkernel_core::executor::{LaneStats, NotResident};
-use mkernel_core::{Executor, Fault, FaultKind, Program, Rank, RoleName, Run, Span, Verified};
+use mkernel_core::{Executor, Fault, Program, Rank, RoleName, Run, Span, Verified};
 
 use crate::block::{Block, Words};
-use crate::board::{Apart, Board};
+use crate::board::Board;
 use crate::cells::{self, Cells};
 use crate::error::{SegmentError, SimError};
 use crate::host::{self, Host};
@@ -211,10 +211,7 @@ impl Shm {
 
     fn meet(&self) -> Result<(), Fault> {
         let own = self.board.rank();
-        self.board.meet(self.deadline).map_err(|apart| match apart {
-            Apart::Aborted => Fault::new(FaultKind::Aborted, own),
-            Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, own) },
-        })
+        self.board.meet(self.deadline).map_err(|apart| apart.fault(own))
     }
 
     /// Shows what this rank's launch did.

@@ -265,6 +265,10 @@ impl Shared<'_> {
                 self.abort(Fault { kind: FaultKind::Aborted, ..self.root() });
                 continue;
             }
+            if let Some(fault) = look.as_ref().and_then(|look| look.broken()) {
+                self.abort(fault);
+                continue;
+            }
             match self.watch.time_left() {
                 Ok(left) => thread::park_timeout(if look.is_some() { left.min(NAP) } else { left }),
                 Err(_) if self.watch.is_aborted() => {}

@@ -149,6 +149,10 @@ impl Publish for Line {
     fn publish(&self, line: [u64; board::WORDS]) {
         self.0.publish(&line);
     }
+
+    fn broken(&self) -> Option<(Rank, u32)> {
+        self.0.broken()
+    }
 }
 
 impl Signals {

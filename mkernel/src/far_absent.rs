@@ -80,4 +80,8 @@ impl Publish for Line {
     fn publish(&self, _: [u64; board::WORDS]) {
         match *self.0 {}
     }
+
+    fn broken(&self) -> Option<(Rank, u32)> {
+        match *self.0 {}
+    }
 }

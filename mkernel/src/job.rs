@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
-use mkernel_sim::board::{Apart, Publish};
+use mkernel_sim::board::Publish;
 use mkernel_sim::{Board, Network, Segment, SegmentError, Shm, SimError};
 
 use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
@@ -111,7 +111,7 @@ impl Job {
 
     /// Waits until all ranks are here, however long they work before.
     pub(crate) fn meet(&self) -> Result<(), Error> {
-        self.shared.board.meet(self.deadline).map_err(|apart| apart_fault(apart, self.rank).into())
+        self.shared.board.meet(self.deadline).map_err(|apart| apart.fault(self.rank).into())
     }
 
     /// Checks that all ranks have the same fields.
@@ -226,13 +226,6 @@ fn blob(segment: &Segment, begun: Option<&Begun>) -> Vec<u8> {
         blob.extend(begun.offer().encode());
     }
     blob
-}
-
-fn apart_fault(apart: Apart, rank: Rank) -> Fault {
-    match apart {
-        Apart::Aborted => Fault::new(FaultKind::Aborted, rank),
-        Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, rank) },
-    }
 }
 
 /// Raises `error`, unless the job has a fault already, and waits for the word on which fault was first.

@@ -28,7 +28,11 @@ const MOST_WRITES: u32 = 4;
 
 /// The side channel.
 #[derive(Debug)]
-pub struct Side(Mutex<Inner>);
+pub struct Side {
+    inner: Mutex<Inner>,
+    /// One read at a time: there is one bounce buffer.
+    reading: Mutex<()>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -77,12 +81,12 @@ impl Side {
             Peer { rank, line: offer.address + line, key: offer.rails[0].key, writes: 0, reads: false, status: 0 }
         };
         let peers = peers.iter().map(peer).collect();
-        Ok(Side(Mutex::new(Inner { nic, words, region, peers })))
+        Ok(Side { inner: Mutex::new(Inner { nic, words, region, peers }), reading: Mutex::new(()) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // What was being done is looked at again by the next call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the line to every peer, where the last few writes have got through.
@@ -107,11 +111,18 @@ impl Side {
         }
     }
 
+    /// The first peer whose connection has failed, with the status of what failed.
+    pub fn broken(&self) -> Option<(Rank, u32)> {
+        let inner = self.lock();
+        inner.peers.iter().find(|peer| peer.status != 0).map(|peer| (peer.rank, peer.status))
+    }
+
     /// Reads memory of a peer into `bytes`, within `limit`.
     ///
     /// # Errors
     /// The status of what failed ([`mkernel_core::transport::status_name`]).
     pub fn read(&self, rank: Rank, address: u64, key: u32, bytes: &mut [u8], limit: Duration) -> Result<(), u32> {
+        let _one = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         let mut address = address;
         for part in bytes.chunks_mut(BOUNCE * 8) {
@@ -137,7 +148,10 @@ impl Side {
             if Instant::now() >= end {
                 return Err(STATUS_UNREACHABLE);
             }
+            // This rank's line goes on being written meanwhile.
+            drop(inner);
             thread::yield_now();
+            inner = self.lock();
         }
         for (word, bytes) in inner.words.words().iter().zip(part.chunks_mut(8)) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..bytes.len()]);
