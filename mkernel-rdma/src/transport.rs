@@ -4,7 +4,10 @@
 //! comes; until then the queue pair takes no other put. Requests are collected and posted by [`Rdma::poll`], one chain for
 //! each queue pair, of which only the last asks for a completion where order is kept.
 //!
-//! After the first failure every call answers with it.
+//! After the first failure every call answers with it. What was flushed is no cause: it is reported only if none
+//! comes up within [`GRACE`], such as a link whose loss the system notices later than the NIC does.
+
+use std::time::{Duration, Instant};
 
 use mkernel_core::nic::{Chain, Completion, Limits, Nic, Payload, Piece, Refused, Request};
 use mkernel_core::route::Routes;
@@ -21,6 +24,9 @@ use crate::writes::Writes;
 
 /// Refusals in a row, with nothing on its way that could make room, after which a queue pair has failed.
 const MAX_REFUSALS: u32 = 1 << 16;
+
+/// How long a cause may come after its consequences.
+pub const GRACE: Duration = Duration::from_secs(2);
 
 /// What a transport is made over.
 #[derive(Clone, Debug)]
@@ -51,6 +57,8 @@ pub struct Rdma<N> {
     completions: Vec<Completion>,
     arrivals: Arrivals,
     landed: Vec<CellId>,
+    /// A failure that is a consequence, its queue pair, and since when it is known.
+    suspect: Option<(TransportError, u32, Instant)>,
     failure: Option<TransportError>,
 }
 
@@ -172,7 +180,20 @@ impl<N: Nic> Rdma<N> {
         }
         let (dirty, resting, completions, landed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let arrivals = Arrivals::default();
-        Rdma { nic, links, limits, first, queues, dirty, resting, completions, arrivals, landed, failure: None }
+        Rdma {
+            nic,
+            links,
+            limits,
+            first,
+            queues,
+            dirty,
+            resting,
+            completions,
+            arrivals,
+            landed,
+            suspect: None,
+            failure: None,
+        }
     }
 
     /// The NIC.
@@ -246,19 +267,31 @@ impl<N: Nic> Rdma<N> {
                     let status = self.nic.cause(index, status);
                     let queue = &self.queues[index as usize];
                     let token = queue.window.token(id).unwrap_or(u64::MAX);
-                    let is_first = cause.is_none_or(|c| c.status == STATUS_FLUSHED && status != STATUS_FLUSHED);
-                    if is_first {
-                        cause = Some(TransportError { token, peer: queue.peer.0, status });
+                    let error = TransportError { token, peer: queue.peer.0, status };
+                    if status == STATUS_FLUSHED {
+                        self.suspect.get_or_insert_with(|| (error, index, Instant::now()));
+                    } else {
+                        cause = cause.or(Some(error));
                     }
                 }
                 Completion::Landed { immediate } => self.landed.extend(self.arrivals.count(immediate)),
             }
         }
         let broken = polled.err().map(|_| TransportError { token: u64::MAX, peer: u32::MAX, status: STATUS_REFUSED });
-        match cause.or(broken) {
+        let cause = cause.or(broken).or_else(|| self.judge());
+        match cause {
             Some(error) => Err(*self.failure.get_or_insert(error)),
             None => Ok(()),
         }
+    }
+}
+
+impl<N: Nic> Rdma<N> {
+    /// The failure of what was flushed, once its cause is known or is not waited for any longer.
+    fn judge(&self) -> Option<TransportError> {
+        let (error, queue, since) = self.suspect?;
+        let status = self.nic.cause(queue, error.status);
+        (status != error.status || since.elapsed() >= GRACE).then_some(TransportError { status, ..error })
     }
 }
 

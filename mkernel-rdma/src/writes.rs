@@ -110,8 +110,13 @@ mod tests {
         Span { rank: Rank(0), region: RegionId(0), offset: 0, rows, row_bytes, stride: row_bytes + gap }
     }
 
-    /// Each byte's source and target address, in order, with the shape of every write.
-    fn all(source: &Span, target: &Span, limits: &Limits) -> (Vec<(u64, u64)>, Vec<(u64, usize)>) {
+    /// A byte's source and target address.
+    type Byte = (u64, u64);
+    /// Bytes and pieces of a write.
+    type Shape = (u64, usize);
+
+    /// Each byte in order, and every write.
+    fn all(source: &Span, target: &Span, limits: &Limits) -> (Vec<Byte>, Vec<Shape>) {
         let mut writes = Writes::new((1000, source), (50_000, target));
         let (mut bytes, mut shapes, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(write) = writes.next(limits, |address, len| pieces.push((address, len))) {

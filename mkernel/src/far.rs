@@ -7,7 +7,7 @@ use mkernel_core::route::Routes;
 use mkernel_core::transport::Contract;
 use mkernel_core::{Fault, FaultKind, Program, Rank, Transport, Verified, World};
 use mkernel_rdma::verbs::nic::{Offer, Pending, Rail, Settings};
-use mkernel_rdma::verbs::side::Side;
+pub(crate) use mkernel_rdma::verbs::side::Side;
 use mkernel_rdma::verbs::{VerbsError, choose};
 use mkernel_rdma::{Exposed, Links, Place, Rdma};
 use mkernel_sim::Segment;
@@ -31,6 +31,11 @@ pub(crate) struct Remote {
 
 /// Queue pairs that wait for the offers of peers.
 pub(crate) type Begun = Pending;
+
+/// What peers are told.
+pub(crate) fn offer(begun: &Begun) -> Vec<u8> {
+    begun.offer().encode()
+}
 
 impl Remote {
     /// Opens the NICs of `own`; `None` if all ranks are of its node.

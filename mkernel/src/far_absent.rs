@@ -57,19 +57,8 @@ impl Remote {
     }
 }
 
-impl Begun {
-    pub(crate) fn offer(&self) -> Offer {
-        match *self {}
-    }
-}
-
-/// Never made.
-pub(crate) enum Offer {}
-
-impl Offer {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        match *self {}
-    }
+pub(crate) fn offer(begun: &Begun) -> Vec<u8> {
+    match *begun {}
 }
 
 /// Never made.

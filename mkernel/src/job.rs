@@ -19,18 +19,17 @@ use mkernel_sim::{Board, Network, Segment, SegmentError, Shm, SimError};
 use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
 use crate::config::Config;
 use crate::error::Error;
-#[cfg(not(feature = "rdma"))]
-use crate::far::Side;
-use crate::far::{Begun, Line, Remote};
+use crate::far::{self, Begun, Line, Remote, Side};
 use crate::session::{Options, Verbs};
-#[cfg(feature = "rdma")]
-use mkernel_rdma::verbs::side::Side;
 
 /// How often the thread steps the control channel and beats.
 const BEAT: Duration = Duration::from_millis(4);
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// The ranks of other nodes, and the side channel to them.
+type Way = (Remote, Arc<Side>);
 
 /// A rank that has met the others.
 #[derive(Debug)]
@@ -42,8 +41,7 @@ pub(crate) struct Job {
     deadline: Duration,
     /// How long to wait for rank 0's word on which fault was first.
     step_deadline: Duration,
-    /// Ranks of other nodes, and the side channel to them.
-    remote: Option<(Remote, Arc<Side>)>,
+    remote: Option<Way>,
     keeper: Option<JoinHandle<()>>,
 }
 
@@ -152,7 +150,7 @@ impl Job {
         let own = Shm::offer(&programs, self.rank, &host)?;
         let begun = self.remote.as_ref().map(|(remote, _)| remote.begin(&own)).transpose()?;
         let addresses = self.exchange(&blob(&own, begun.as_ref()))?;
-        let finish = |((remote, side), begun): (&(Remote, Arc<Side>), Begun)| {
+        let finish = |((remote, side), begun): (&Way, Begun)| {
             remote.finish(begun, &addresses, &programs, side, options.deadline)
         };
         let far = self.remote.as_ref().zip(begun).map(finish).transpose()?;
@@ -203,7 +201,7 @@ fn meet_first(
     world: &World,
     rank: Rank,
     verbs: Option<&Verbs>,
-) -> Result<(Board, Option<(Remote, Arc<Side>)>), Error> {
+) -> Result<(Board, Option<Way>), Error> {
     let segment = |error: SegmentError| Error::Host(SimError::Segment(error));
     let remote = verbs.map(|verbs| Remote::open(verbs, world, rank)).transpose()?.flatten();
     let own = Board::offer(world, rank).map_err(segment)?;
@@ -223,7 +221,7 @@ fn meet_first(
 fn blob(segment: &Segment, begun: Option<&Begun>) -> Vec<u8> {
     let mut blob = segment.address();
     if let Some(begun) = begun {
-        blob.extend(begun.offer().encode());
+        blob.extend(far::offer(begun));
     }
     blob
 }

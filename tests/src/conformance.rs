@@ -107,9 +107,12 @@ fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|_| random.u8(1..)).collect()
 }
 
+/// One thing to keep, in words and as a test.
+type Body = (&'static str, fn(&mut dyn Fixture));
+
 /// Runs every body.
 pub fn all(make: &mut dyn FnMut() -> Box<dyn Fixture>) {
-    let bodies: [(&str, fn(&mut dyn Fixture)); 6] = [
+    let bodies: [Body; 6] = [
         ("a signal is never seen before its bytes", signal_after_bytes),
         ("any shape lands where it belongs and nowhere else", shapes),
         ("a put without bytes is its signal", empty_puts),

@@ -94,13 +94,15 @@ pub fn devices() -> Result<Vec<Result<Arc<Device>, VerbsError>>, VerbsError> {
     if opened.is_empty() {
         return Err(VerbsError::NoDevice);
     }
-    Ok(opened.into_iter().map(|(name, context)| Device::new(name, context).map(Arc::new)).collect())
+    Ok(opened.into_iter().map(|(name, file, context)| Device::new(name, &file, context).map(Arc::new)).collect())
 }
 
 impl Device {
-    fn new(name: String, context: io::Result<NonNull<sys::ibv_context>>) -> Result<Device, VerbsError> {
-        let context = context.map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => VerbsError::Permission { device: name.clone() },
+    fn new(name: String, file: &str, context: io::Result<NonNull<sys::ibv_context>>) -> Result<Device, VerbsError> {
+        let context = context.map_err(|source| match may_open(file) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                VerbsError::Permission { device: name.clone() }
+            }
             _ => VerbsError::Call { call: "ibv_open_device", device: name.clone(), source },
         })?;
         let mut device = Device { name, context, attributes: sys::ibv_device_attr::default() };
@@ -185,6 +187,11 @@ impl Device {
     pub(super) fn error(&self, call: &'static str, source: io::Error) -> VerbsError {
         VerbsError::Call { call, device: self.name.clone(), source }
     }
+}
+
+/// Whether a device's file can be opened: libibverbs tries several ways, and says only what came of the last.
+fn may_open(file: &str) -> io::Result<()> {
+    fs::File::options().read(true).write(true).open(format!("/dev/infiniband/{file}")).map(drop)
 }
 
 /// Lanes of a link by the code of its width (InfiniBand architecture, PortInfo).

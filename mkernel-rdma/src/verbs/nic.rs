@@ -41,7 +41,7 @@ impl Settings {
     /// For puts that signal in this way.
     pub fn new(signalling: Signalling) -> Settings {
         let receives = if signalling == Signalling::WriteAfterWrite { 0 } else { 128 };
-        Settings { requests: 256, receives, patience: Patience { timeout: 17, retries: 7 } }
+        Settings { requests: 256, receives, patience: Patience { timeout: 18, retries: 7 } }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Functions that return a pointer set `errno`; those that return a number return it.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::ptr::{self, NonNull};
 
@@ -24,20 +24,27 @@ fn number(status: c_int) -> Result<()> {
     }
 }
 
-/// Opens every device of the machine; each with its name (ibv_get_device_list(3), ibv_open_device(3)).
-pub(super) fn open_all() -> Result<Vec<(String, Result<NonNull<sys::ibv_context>>)>> {
+/// A device of the list: its name, that of its file in /dev/infiniband, and what opening it gave.
+pub(super) type Opened = (String, String, Result<NonNull<sys::ibv_context>>);
+
+/// Opens every device of the machine (ibv_get_device_list(3), ibv_open_device(3)).
+pub(super) fn open_all() -> Result<Vec<Opened>> {
     let mut count = 0;
     // SAFETY: `count` is a valid place for a number.
     let list = pointer(unsafe { sys::ibv_get_device_list(&raw mut count) })?;
     let mut opened = Vec::new();
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has `count` devices, each with a name that ends in zero, until it is freed below.
-        let (device, name) = unsafe {
+        let text = |name: *const c_char| {
+            // SAFETY: names end in zero, and live until the list is freed below.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        };
+        // SAFETY: the list has `count` devices, until it is freed below.
+        let (device, name, file) = unsafe {
             let device = *list.as_ptr().add(index);
-            (device, CStr::from_ptr(sys::ibv_get_device_name(device)).to_string_lossy().into_owned())
+            (device, text(sys::ibv_get_device_name(device)), text((*device).dev_name.as_ptr()))
         };
         // SAFETY: `device` is of the list.
-        opened.push((name, pointer(unsafe { sys::ibv_open_device(device) })));
+        opened.push((name, file, pointer(unsafe { sys::ibv_open_device(device) })));
     }
     // SAFETY: the list is freed once, after the last use of its devices.
     unsafe { sys::ibv_free_device_list(list.as_ptr()) }

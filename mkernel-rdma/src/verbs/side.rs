@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use ibverbs_sys as sys;
 use mkernel_core::Rank;
-use mkernel_core::transport::{STATUS_NO_PEER, STATUS_REFUSED, STATUS_UNREACHABLE};
+use mkernel_core::nic::Nic;
+use mkernel_core::transport::{STATUS_FLUSHED, STATUS_NO_PEER, STATUS_REFUSED, STATUS_UNREACHABLE};
 
 use super::error::VerbsError;
 use super::memory::{Region, Words};
 use super::nic::{Offer, Rail, VerbsNic};
 use super::queue::QueuePair;
+use crate::transport::GRACE;
 
 /// Words that are read at once.
 const BOUNCE: usize = 8 * 1024;
@@ -51,8 +53,9 @@ struct Peer {
     writes: u32,
     /// A read is on its way.
     reads: bool,
-    /// What ended the connection.
+    /// What ended the connection, and when.
     status: u32,
+    since: Option<Instant>,
 }
 
 /// Marks ids of reads.
@@ -78,7 +81,15 @@ impl Side {
         let region = Region::host(rail.domain(), words.clone())?;
         let peer = |&rank: &Rank| {
             let offer = offers[rank.0 as usize].as_ref().expect("connected peers have made an offer");
-            Peer { rank, line: offer.address + line, key: offer.rails[0].key, writes: 0, reads: false, status: 0 }
+            Peer {
+                rank,
+                line: offer.address + line,
+                key: offer.rails[0].key,
+                writes: 0,
+                reads: false,
+                status: 0,
+                since: None,
+            }
         };
         let peers = peers.iter().map(peer).collect();
         Ok(Side { inner: Mutex::new(Inner { nic, words, region, peers }), reading: Mutex::new(()) })
@@ -111,10 +122,16 @@ impl Side {
         }
     }
 
-    /// The first peer whose connection has failed, with the status of what failed.
+    /// The first peer whose connection has failed, with the cause.
     pub fn broken(&self) -> Option<(Rank, u32)> {
         let inner = self.lock();
-        inner.peers.iter().find(|peer| peer.status != 0).map(|peer| (peer.rank, peer.status))
+        let broken = |(queue, peer): (u32, &Peer)| {
+            let since = peer.since?;
+            let status = inner.nic.cause(queue, peer.status);
+            // What was flushed is no cause: one may come up yet.
+            (status != STATUS_FLUSHED || since.elapsed() >= GRACE).then_some((peer.rank, status))
+        };
+        (0..).zip(&inner.peers).find_map(broken)
     }
 
     /// Reads memory of a peer into `bytes`, within `limit`.
@@ -188,7 +205,10 @@ impl Inner {
             for done in &polled[..count] {
                 let Some(peer) = self.peers.get_mut((done.wr_id() & (READ - 1)) as usize) else { continue };
                 if let Some((status, _)) = done.error() {
-                    peer.status = if peer.status == 0 { status } else { peer.status };
+                    if peer.since.is_none() || peer.status == STATUS_FLUSHED {
+                        peer.status = status;
+                    }
+                    peer.since.get_or_insert_with(Instant::now);
                 }
                 if done.wr_id() & READ != 0 {
                     peer.reads = false;
