@@ -288,7 +288,9 @@ impl Nic for VerbsNic {
     fn post(&mut self, queue: u32, chain: &Chain) -> Result<(), Refused> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let Scratch { requests, pieces, values, .. } = &mut scratch;
-        (requests.clear(), pieces.clear(), values.clear());
+        requests.clear();
+        pieces.clear();
+        values.clear();
         let pair = &self.queues[queue as usize];
         // Neither list moves once it is filled: pointers into them are made after that.
         values.extend(chain.requests.iter().map(|r| if let Payload::Value(v) = r.payload { v.to_le() } else { 0 }));

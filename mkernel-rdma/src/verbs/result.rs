@@ -168,11 +168,10 @@ pub(super) unsafe fn post_send(
 ) -> std::result::Result<(), (usize, io::Error)> {
     let Some(last) = requests.len().checked_sub(1) else { return Ok(()) };
     let first = requests.as_mut_ptr();
-    for index in 0..last {
-        // SAFETY: `index + 1` is inside the slice.
-        requests[index].next = unsafe { first.add(index + 1) };
+    for index in 0..=last {
+        // SAFETY: `index` is inside the slice, and so is `index + 1` before the last.
+        unsafe { (*first.add(index)).next = if index < last { first.add(index + 1) } else { ptr::null_mut() } };
     }
-    requests[last].next = ptr::null_mut();
     let mut bad = ptr::null_mut();
     // SAFETY: the caller's promise for `qp` and for what the requests point at; they are linked within the slice. Every
     // provider has the function.
