@@ -21,7 +21,7 @@ pub struct Choice {
 impl Choice {
     /// Whether the port has a link now.
     pub fn is_active(&self) -> bool {
-        self.device.is_active(self.port.number)
+        self.device.is_active(self.port.number) && self.device.has_carrier(self.port.number, self.gid.index)
     }
 }
 

@@ -155,6 +155,18 @@ impl Device {
         port.is_ok_and(|port| port.state == sys::ibv_port_state::IBV_PORT_ACTIVE)
     }
 
+    /// Whether the network interface behind an address has a carrier; a port hears of its loss a second later, or more. What
+    /// has no such interface has one.
+    pub fn has_carrier(&self, port: u8, gid: u32) -> bool {
+        let name = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/ndevs/{gid}", self.name);
+        let Ok(interface) = fs::read_to_string(name) else { return true };
+        match fs::read_to_string(format!("/sys/class/net/{}/carrier", interface.trim())) {
+            Ok(carrier) => carrier.trim() != "0",
+            // The interface is not up (sysfs-class-net).
+            Err(error) => error.kind() != io::ErrorKind::InvalidInput,
+        }
+    }
+
     fn port(&self, number: u8, gids: &[sys::ibv_gid_entry]) -> Result<Port, VerbsError> {
         // SAFETY: the context is open.
         let port = unsafe { result::query_port(self.context, number) }.map_err(|e| self.error("ibv_query_port", e))?;
