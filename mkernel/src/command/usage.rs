@@ -69,7 +69,8 @@ pub(crate) enum Usage {
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
     #[error(
-        "{what} is not in this build; build mkernel with feature `rdma` (cmake, libclang-dev and libibverbs-dev needed)"
+        "{what} is not in this build; build mkernel with feature `rdma`, which takes the packages cmake, libclang-dev and \
+         libibverbs-dev; --transport loopback takes none"
     )]
     NoRdma { what: &'static str },
     #[error("{flag} is for --transport verbs only; leave it out")]
