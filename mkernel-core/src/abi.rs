@@ -218,7 +218,7 @@ macro_rules! abi_struct {
     ) => {
         $(#[doc = $doc])+
         #[repr(C)]
-        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Default)]
         $vis struct $name {
             $($(#[doc = $field_doc])+ $field_vis $field: $ty),+
         }

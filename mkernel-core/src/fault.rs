@@ -21,6 +21,8 @@ pub enum FaultKind {
     Aborted,
     /// An executor's own thread died.
     Died,
+    /// An index in memory says something beyond what was planned: memory was overwritten from outside.
+    Index,
 }
 
 impl FaultKind {
@@ -32,6 +34,7 @@ impl FaultKind {
             FaultKind::FifoFull => "fifo-full",
             FaultKind::Aborted => "aborted",
             FaultKind::Died => "died",
+            FaultKind::Index => "index",
         }
     }
 }
@@ -88,6 +91,9 @@ impl fmt::Display for Fault {
         }
         if let Some(status) = self.status {
             write!(f, "; status {status}, {}", status_name(status))?;
+        }
+        if self.kind == FaultKind::Deadline {
+            write!(f, "; if a step only takes longer than that, set a longer deadline (--deadline-ms)")?;
         }
         Ok(())
     }

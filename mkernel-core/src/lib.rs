@@ -26,6 +26,7 @@ pub mod dtype;
 pub mod executor;
 pub mod fault;
 pub mod fifo;
+mod floors;
 pub mod nic;
 pub mod program;
 pub mod proxy;

@@ -299,8 +299,10 @@ mod tests {
             builder.cell(2 * sends, Born::Empty);
             builder.cell(sends, Born::Full);
             if rank == Rank(0) {
-                let span = Span::flat(rank, RegionId(0), 0, 16);
-                builder.input(Placement { tensor: "rows", span, row: 0, column: 0 });
+                for (tensor, offset) in [("rows", 0), ("count", 8)] {
+                    let span = Span::flat(rank, RegionId(0), offset, 8);
+                    builder.input(Placement { tensor, span, row: 0, column: 0 });
+                }
                 builder.lane(&TwoPuts, 1);
                 builder.law(Law { inter_out: 8, inter_in: 0 });
             } else {

@@ -89,9 +89,13 @@ pub fn most_pairs(tokens: u64, topk: u64, experts: u64) -> u64 {
     tokens.saturating_mul(topk.min(experts))
 }
 
-/// The most tiles of `tile` rows that those pairs can fill: every expert may have a last tile that is not full.
+/// The most tiles of `tile` rows that those pairs can fill: no slot more than some table uses.
+///
+/// An expert with a pair fills a tile with it, and another with every `tile` more.
 pub fn most_tiles(tokens: u64, topk: u64, experts: u64, tile: u64) -> u64 {
-    (most_pairs(tokens, topk, experts) / tile).saturating_add(experts)
+    let pairs = most_pairs(tokens, topk, experts);
+    let used = experts.min(pairs);
+    used.saturating_add((pairs - used) / tile).min(used.saturating_mul(tokens.div_ceil(tile)))
 }
 
 /// One pair of an expert.
@@ -211,6 +215,26 @@ mod tests {
         assert_eq!(index.tiles, [tile(0, 0, 2, 0..1), tile(0, 2, 1, 0..1), tile(1, 3, 2, 0..1)]);
         let x = NOWHERE;
         assert_eq!(index.places, [x, x, 4, 1, 2, 5, x, x, 0, 0, x, x]);
+    }
+
+    #[test]
+    fn the_most_tiles_are_those_of_the_worst_table() {
+        for (tokens, experts, topk, tile) in
+            [(1u64, 1u32, 1usize, 1u32), (3, 2, 1, 2), (4, 3, 2, 2), (3, 3, 3, 2), (5, 2, 2, 4)]
+        {
+            // Every table, token after token as digits in base `experts + 1`.
+            let slots = tokens as usize * topk;
+            let tables = (experts as usize + 1).pow(slots as u32);
+            let worst = (0..tables).map(|number| {
+                let digit =
+                    |at: usize| (number / (experts as usize + 1).pow(at as u32) % (experts as usize + 1)) as i32 - 1;
+                let mut router = Router::new(Experts { first: 0, end: experts }, topk);
+                router.run(Run::Own, 0, &(0..slots).map(digit).collect::<Vec<_>>());
+                router.finish(tile, tokens).tiles.len() as u64
+            });
+            let most = most_tiles(tokens, topk as u64, experts.into(), tile.into());
+            assert_eq!(worst.max(), Some(most), "{tokens} tokens, {experts} experts, top {topk}, tiles of {tile}");
+        }
     }
 
     #[test]

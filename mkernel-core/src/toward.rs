@@ -28,8 +28,11 @@ impl Program {
         for cell in &self.cells {
             builder.cell(cell.arrivals, cell.born);
         }
+        let mut concerned = &part.concerned[..];
         for lane in &self.lanes {
-            builder.lane(&Toward { part: &part, lane }, lane.ctas);
+            let (own, rest) = concerned.split_at(lane.instructions.len());
+            builder.lane(&Toward { part: &part, lane, concerned: own }, lane.ctas);
+            concerned = rest;
         }
         let mut program = builder.finish();
         let crosses = |p: &&Put| p.target.rank.0 < self.world.size() && !self.world.same_node(self.rank, p.target.rank);
@@ -43,6 +46,8 @@ impl Program {
 struct Part<'a> {
     program: &'a Program,
     rank: Rank,
+    /// By instruction, lane by lane: touches memory of the other rank or raises a cell there.
+    concerned: Vec<bool>,
     /// By cell: raised by the other rank.
     direct: Vec<bool>,
     /// By cell: raised by the other rank, or by something that waits for such a cell.
@@ -54,7 +59,9 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     fn new(program: &'a Program, other: &Program) -> Part<'a> {
         let none = vec![false; program.cells.len()];
-        let mut part = Part { program, rank: other.rank, direct: none.clone(), after: none.clone(), before: none };
+        let concerned = program.instructions().map(|(_, _, i)| concerns(program, i, other.rank)).collect();
+        let mut part =
+            Part { program, rank: other.rank, concerned, direct: none.clone(), after: none.clone(), before: none };
         let signals = other.signals.iter().filter(|s| s.rank == program.rank).map(|s| s.cell);
         let puts = other.puts.iter().filter(|p| p.target.rank == program.rank).map(|p| p.cell);
         for cell in signals.chain(puts) {
@@ -69,13 +76,13 @@ impl<'a> Part<'a> {
     fn spread(&mut self) -> bool {
         let program = self.program;
         let mut grown = false;
-        for (_, _, i) in program.instructions() {
+        for ((_, _, i), &is_concerned) in program.instructions().zip(&self.concerned) {
             if self.waits_for(&self.after, i) {
                 for cell in raised(program, i) {
                     grown |= mark(&mut self.after, cell);
                 }
             }
-            if self.concerns(i) || raised(program, i).any(|cell| is(&self.before, cell)) {
+            if is_concerned || raised(program, i).any(|cell| is(&self.before, cell)) {
                 for &cell in program.segments(i).iter().flat_map(|s| program.waits(s)) {
                     grown |= mark(&mut self.before, cell);
                 }
@@ -89,23 +96,21 @@ impl<'a> Part<'a> {
         self.program.segments(i).iter().flat_map(|s| self.program.waits(s)).any(|&cell| is(marks, cell))
     }
 
-    /// Whether an instruction touches memory of the other rank or raises a cell there.
-    fn concerns(&self, i: &Instruction) -> bool {
-        let program = self.program;
-        match i.op {
-            Op::Put(id) => program.put(id).target.rank == self.rank,
-            _ => {
-                let reads = program.segments(i).iter().flat_map(|s| program.reads(s));
-                let touches = reads.chain(program.writes(i)).any(|s| s.rank == self.rank);
-                touches || program.signals(i).iter().any(|s| s.rank == self.rank)
-            }
-        }
-    }
-
-    fn is_kept(&self, i: &Instruction) -> bool {
+    fn is_kept(&self, i: &Instruction, is_concerned: bool) -> bool {
         let between = || raised(self.program, i).any(|cell| is(&self.before, cell));
-        let (concerns, is_next) = (self.concerns(i), self.waits_for(&self.direct, i));
-        concerns || is_next || (self.waits_for(&self.after, i) && between())
+        is_concerned || self.waits_for(&self.direct, i) || (self.waits_for(&self.after, i) && between())
+    }
+}
+
+/// Whether an instruction touches memory of `other` or raises a cell there.
+fn concerns(program: &Program, i: &Instruction, other: Rank) -> bool {
+    match i.op {
+        Op::Put(id) => program.put(id).target.rank == other,
+        _ => {
+            let reads = program.segments(i).iter().flat_map(|s| program.reads(s));
+            let touches = reads.chain(program.writes(i)).any(|s| s.rank == other);
+            touches || program.signals(i).iter().any(|s| s.rank == other)
+        }
     }
 }
 
@@ -131,6 +136,8 @@ fn mark(marks: &mut [bool], cell: CellId) -> bool {
 struct Toward<'a> {
     part: &'a Part<'a>,
     lane: &'a Lane,
+    /// [`Part::concerned`] for the lane.
+    concerned: &'a [bool],
 }
 
 impl Role for Toward<'_> {
@@ -142,7 +149,13 @@ impl Role for Toward<'_> {
         let (part, program) = (self.part, self.part.program);
         let met =
             |waits: &[CellId]| -> Vec<CellId> { waits.iter().copied().filter(|&cell| is(&part.after, cell)).collect() };
-        for i in self.lane.instructions.iter().filter(|i| part.is_kept(i)) {
+        let kept = self
+            .lane
+            .instructions
+            .iter()
+            .zip(self.concerned)
+            .filter(|&(i, &is_concerned)| part.is_kept(i, is_concerned));
+        for (i, _) in kept {
             let waits: Vec<Vec<CellId>> = program.segments(i).iter().map(|s| met(program.waits(s))).collect();
             if let Op::Put(id) = i.op {
                 let put = program.put(id);

@@ -110,7 +110,7 @@ struct Schedule {
 __device__ void consume(const Problem& problem, mk::GemmShared<Shape> shared) {
     const unsigned part = threadIdx.x / 128 - 1, thread = threadIdx.x % 128;
     Schedule schedule(problem);
-    mk::GemmConsumer<Shape> consumer;
+    Shape::Consumer consumer;
     mk::GemmTile tile;
     while (schedule.next(tile)) mk::gemm_consume<Shape>(tile, schedule, shared, consumer, part, thread);
     mk::gemm_consume_end<Shape>(shared, consumer, part);

@@ -56,12 +56,18 @@ impl Operator for AgGemm {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
 
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName::Compute, RoleName::Intra, RoleName::Send]
+    }
+
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {
         for (axis, value) in [("--m", self.m), ("--n", self.n), ("--k", self.k)] {
             check_axis(axis, value)?;
         }
         check_float("ag-gemm", self.dtype)?;
         let mut builder = ProgramBuilder::new(world, rank);
+        // By the widest share, so that every rank takes the same.
+        let profile = &profile.for_product(self.m, self.n.div_ceil(u64::from(world.size())), self.k);
         let layout = Layout::new(self, world, rank, profile)?;
         layout.declare(&mut builder);
         let ctas = split(&work(&layout, profile), given, profile)?;

@@ -7,6 +7,7 @@ mod agent;
 pub mod cache;
 pub mod error;
 pub mod executor;
+pub mod gpu;
 pub mod heap;
 pub mod memory;
 pub mod module;
@@ -15,7 +16,8 @@ mod outcome;
 mod program;
 mod running;
 pub mod stream;
+mod tensor_map;
 
 pub use error::CudaError;
-pub use executor::{CudaExecutor, Options};
+pub use executor::{Compute, CudaExecutor, Options};
 pub use heap::Heap;

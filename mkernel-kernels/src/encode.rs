@@ -3,14 +3,20 @@
 //! Pure: it asks an [`Addresses`] table where things are and touches no device. Widths are proved here: what does not
 //! fit its field is an [`EncodeError`], never a truncation.
 
+mod fits;
 pub mod layout;
 mod scope;
+pub mod tiles;
 
-use mkernel_core::{Addresses, CellId, DType, Instruction, Op, Program, Rank, RoleName, Segment, Span};
+use mkernel_core::{
+    Addresses, CellId, DType, Experts, Instruction, Mask, Op, Program, Rank, RoleName, Segment, Span, Stage,
+};
+
+use tiles::{Engine, Tiles};
 
 use layout::{
-    EdgeScope, Element, InstructionEntry, KernelShape, LaneEntry, OpCode, SegmentEntry, SignalEntry, SpanEntry,
-    WaitEntry,
+    EdgeScope, Element, InstructionEntry, KernelShape, LaneEntry, MaskCode, OpCode, SegmentEntry, SignalEntry,
+    SpanEntry, StageCode, WaitEntry,
 };
 
 /// Why a program has no device form.
@@ -35,26 +41,12 @@ pub enum EncodeError {
         count: u64,
     },
     /// The kernel has no arithmetic for an element type.
-    #[error("the program of {program} multiplies {dtype}, which the kernel does not")]
+    #[error("the program of {program} computes with {dtype}, which the kernel does not")]
     Element {
         /// Whose program.
         program: Rank,
         /// The type.
         dtype: DType,
-    },
-    /// The kernel does not have the operation.
-    #[error("the program of {program} has a {op}, which the kernel does not do")]
-    Operation {
-        /// Whose program.
-        program: Rank,
-        /// The operation.
-        op: &'static str,
-    },
-    /// Data picks among waits, which no operation of the kernel does.
-    #[error("the program of {program} lets data pick among waits, which the kernel does not")]
-    Picked {
-        /// Whose program.
-        program: Rank,
     },
     /// An instruction's spans do not have the form that its operation asks for.
     #[error("lane {lane} instruction {instruction} of the program of {program}: the spans do not fit a {op}")]
@@ -89,21 +81,23 @@ pub struct Image {
     pub spans: Vec<SpanEntry>,
     /// Pool of signals.
     pub signals: Vec<SignalEntry>,
+    /// What the Hopper engine needs to know of the instructions that it does.
+    pub tiles: Tiles,
 }
 
 impl Image {
-    /// Whether any product reads elements of this type.
-    pub fn multiplies(&self, element: Element) -> bool {
-        let is_gemm = |i: &&InstructionEntry| i.op == OpCode::Gemm as u32;
-        self.instructions.iter().filter(is_gemm).any(|i| i.input == element as u32)
+    /// Whether any `op` reads elements of this type.
+    pub fn reads(&self, op: OpCode, element: Element) -> bool {
+        self.instructions.iter().any(|i| i.op == op as u32 && i.input == element as u32)
     }
 }
 
-/// Encodes `program`, its memory and that of the ranks it writes to at `addresses`.
+/// Encodes `program`, its memory and that of the ranks it writes to at `addresses`; the products that `engine` can do
+/// become tiles.
 ///
 /// # Errors
 /// [`EncodeError`] for unmapped memory, a count beyond its field, or an operation that the kernel does not have.
-pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeError> {
+pub fn encode(program: &Program, addresses: &Addresses, engine: Option<&Engine>) -> Result<Image, EncodeError> {
     let encoder = Encoder { program, addresses };
     let scopes = scope::of_waits(program);
     let mut image = Image {
@@ -115,6 +109,7 @@ pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeE
         waits: program.waits.iter().map(|&cell| encoder.wait(cell, &scopes)).collect::<Result<_, _>>()?,
         spans: program.spans.iter().map(|s| encoder.span(s)).collect::<Result<_, _>>()?,
         signals: Vec::new(),
+        tiles: Tiles::default(),
     };
     for signal in &program.signals {
         let address = encoder.cell(signal.rank, signal.cell)?;
@@ -123,6 +118,14 @@ pub fn encode(program: &Program, addresses: &Addresses) -> Result<Image, EncodeE
     }
     for (lane, index, instruction) in program.instructions() {
         image.instructions.push(encoder.instruction(lane.0, index, instruction)?);
+    }
+    if let Some(engine) = engine {
+        image.tiles = tiles::encode(program, addresses, engine)?;
+        for (instruction, tile) in image.instructions.iter_mut().zip(&image.tiles.tiles) {
+            if tile.rows > 0 {
+                instruction.op = OpCode::Tile as u32;
+            }
+        }
     }
     Ok(image)
 }
@@ -134,8 +137,11 @@ struct Encoder<'a> {
 
 fn segment_entry(segment: &Segment) -> SegmentEntry {
     SegmentEntry {
+        position: segment.position,
         waits: segment.waits.start,
         wait_count: segment.waits.end - segment.waits.start,
+        picked: segment.picked.start,
+        picked_count: segment.picked.end - segment.picked.start,
         reads: segment.reads.start,
         read_count: segment.reads.end - segment.reads.start,
     }
@@ -162,80 +168,59 @@ impl Encoder<'_> {
     }
 
     fn instruction(&self, lane: u16, index: u32, instruction: &Instruction) -> Result<InstructionEntry, EncodeError> {
-        if self.program.segments(instruction).iter().any(|s| !s.picked.is_empty()) {
-            return Err(EncodeError::Picked { program: self.program.rank });
-        }
-        if !self.fits(instruction) {
+        if !fits::fits(self.program, instruction) {
             let (program, op) = (self.program.rank, instruction.op.name());
             return Err(EncodeError::Spans { program, lane, instruction: index, op });
         }
-        let (op, put, input, output) = match instruction.op {
-            Op::Copy => (OpCode::Copy, 0, Element::Bf16, Element::Bf16),
-            Op::Put(put) => (OpCode::Put, put.0, Element::Bf16, Element::Bf16),
-            Op::Release => (OpCode::Release, 0, Element::Bf16, Element::Bf16),
-            Op::Gemm { input, output } => (OpCode::Gemm, 0, self.element(input)?, self.element(output)?),
-            Op::Reduce { narrow, output } => (OpCode::Reduce, 0, self.element(narrow)?, self.element(output)?),
-            other => return Err(EncodeError::Operation { program: self.program.rank, op: other.name() }),
-        };
-        let rows = match instruction.op {
-            Op::Put(put) => self.program.put(put).count.map_or(Ok(0), |count| self.address(&count))?,
-            _ => 0,
-        };
         Ok(InstructionEntry {
-            rows,
-            op: op as u32,
-            input: input as u32,
-            output: output as u32,
-            put,
+            away: u32::from(data_decides_peer_bytes(self.program, instruction)),
             segments: instruction.segments.start,
             segment_count: instruction.segments.end - instruction.segments.start,
             writes: instruction.writes.start,
             write_count: instruction.writes.end - instruction.writes.start,
             signals: instruction.signals.start,
             signal_count: instruction.signals.end - instruction.signals.start,
+            ..self.operation(instruction)?
         })
     }
 
-    /// Whether the spans have the shapes that the device code relies on.
-    fn fits(&self, instruction: &Instruction) -> bool {
-        let (segments, writes) = (self.program.segments(instruction), self.program.writes(instruction));
-        match instruction.op {
-            Op::Copy => {
-                let reads: Vec<&Span> = segments.iter().flat_map(|s| self.program.reads(s)).collect();
-                let same = |(r, w): (&&Span, &Span)| (r.rows, r.row_bytes) == (w.rows, w.row_bytes);
-                reads.len() == writes.len() && reads.iter().zip(writes).all(same)
+    /// What the operation itself says.
+    fn operation(&self, instruction: &Instruction) -> Result<InstructionEntry, EncodeError> {
+        let none = InstructionEntry::default();
+        let entry = |op: OpCode| InstructionEntry { op: op as u32, ..none };
+        let typed = |op, input, output| -> Result<InstructionEntry, EncodeError> {
+            let (input, output) = (self.element(input)? as u32, self.element(output)? as u32);
+            Ok(InstructionEntry { input, output, ..entry(op) })
+        };
+        let of = |experts: Experts, entry| {
+            let Experts { first, end } = experts;
+            InstructionEntry { expert_first: first, expert_end: end, ..entry }
+        };
+        Ok(match instruction.op {
+            Op::Copy => entry(OpCode::Copy),
+            Op::Release => entry(OpCode::Release),
+            Op::Put(put) => {
+                let rows = self.program.put(put).count.map_or(Ok(0), |count| self.address(&count))?;
+                InstructionEntry { put: put.0, rows, ..entry(OpCode::Put) }
             }
-            Op::Gemm { input, output } => {
-                let [c] = writes else { return false };
-                let columns = c.row_bytes / output.bytes();
-                let product = |s: &Segment| {
-                    let [a, b] = self.program.reads(s) else { return false };
-                    let sides = a.rows == c.rows && b.row_bytes == columns * input.bytes();
-                    // Elements are read whole, so they lie at multiples of their size.
-                    let aligned = |s: &Span, size| s.offset.is_multiple_of(size) && s.stride.is_multiple_of(size);
-                    let whole = aligned(a, input.bytes()) && aligned(b, input.bytes()) && aligned(c, output.bytes());
-                    sides && whole && a.row_bytes == u64::from(b.rows) * input.bytes()
-                };
-                columns * output.bytes() == c.row_bytes && segments.iter().all(product)
+            Op::Gemm { input, output } => typed(OpCode::Gemm, input, output)?,
+            Op::Reduce { narrow, output } => typed(OpCode::Reduce, narrow, output)?,
+            Op::Attention { dtype, mask, query } => {
+                let variant = mask_code(mask) as u32;
+                InstructionEntry { variant, query, ..typed(OpCode::Attention, dtype, dtype)? }
             }
-            Op::Reduce { narrow, output } => {
-                let [sum] = writes else { return false };
-                let columns = sum.row_bytes / output.bytes();
-                let is_whole = |s: &Span, size: u64| s.offset.is_multiple_of(size) && s.stride.is_multiple_of(size);
-                let source = |s: &Segment| {
-                    let [read] = self.program.reads(s) else { return false };
-                    let wide = read.row_bytes == columns * DType::F32.bytes();
-                    let size = if wide { DType::F32.bytes() } else { narrow.bytes() };
-                    read.rows == sum.rows && read.row_bytes == columns * size && is_whole(read, size)
-                };
-                sum.row_bytes.is_multiple_of(output.bytes())
-                    && is_whole(sum, output.bytes())
-                    && segments.iter().all(source)
+            Op::Pack { held, wanted } => {
+                let Experts { first, end } = held.unwrap_or(wanted);
+                let variant = u32::from(held.is_some());
+                of(wanted, InstructionEntry { variant, held_first: first, held_end: end, ..entry(OpCode::Pack) })
             }
-            Op::Put(put) => (put.0 as usize) < self.program.puts.len() && writes.is_empty(),
-            // Release takes any spans; what the kernel does not have is refused by name.
-            _ => true,
-        }
+            Op::Route { experts, tile } => of(experts, InstructionEntry { tile, ..entry(OpCode::Route) }),
+            Op::Expert { stage, input, output } => {
+                InstructionEntry { variant: stage_code(stage) as u32, ..typed(OpCode::Expert, input, output)? }
+            }
+            Op::Combine { tile } => InstructionEntry { tile, ..entry(OpCode::Combine) },
+            Op::Merge { experts, narrow, output } => of(experts, typed(OpCode::Merge, narrow, output)?),
+        })
     }
 
     fn wait(&self, cell: CellId, scopes: &[EdgeScope]) -> Result<WaitEntry, EncodeError> {
@@ -263,12 +248,7 @@ impl Encoder<'_> {
     }
 
     fn element(&self, dtype: DType) -> Result<Element, EncodeError> {
-        match dtype {
-            DType::Bf16 => Ok(Element::Bf16),
-            DType::F16 => Ok(Element::F16),
-            DType::F32 => Ok(Element::F32),
-            DType::I32 => Err(EncodeError::Element { program: self.program.rank, dtype }),
-        }
+        element_of(dtype).ok_or(EncodeError::Element { program: self.program.rank, dtype })
     }
 
     fn count(&self, what: &'static str, count: u64) -> Result<u32, EncodeError> {
@@ -277,6 +257,37 @@ impl Encoder<'_> {
 
     fn unmapped(&self, rank: Rank) -> EncodeError {
         EncodeError::Unmapped { program: self.program.rank, rank }
+    }
+}
+
+/// Whether data decides how many bytes of an instruction go to another rank's memory.
+pub(crate) fn data_decides_peer_bytes(program: &Program, instruction: &Instruction) -> bool {
+    let is_data = matches!(instruction.op, Op::Pack { .. } | Op::Expert { .. } | Op::Combine { .. } | Op::Merge { .. });
+    is_data && program.writes(instruction).first().is_some_and(|rows| rows.rank != program.rank)
+}
+
+fn mask_code(mask: Mask) -> MaskCode {
+    match mask {
+        Mask::None => MaskCode::All,
+        Mask::Causal => MaskCode::Causal,
+    }
+}
+
+/// The device's name of an element type; none if it has no arithmetic for it.
+fn element_of(dtype: DType) -> Option<Element> {
+    match dtype {
+        DType::Bf16 => Some(Element::Bf16),
+        DType::F16 => Some(Element::F16),
+        DType::F32 => Some(Element::F32),
+        DType::I32 => None,
+    }
+}
+
+fn stage_code(stage: Stage) -> StageCode {
+    match stage {
+        Stage::Up => StageCode::Up,
+        Stage::Gated => StageCode::Gated,
+        Stage::Down => StageCode::Down,
     }
 }
 

@@ -4,7 +4,7 @@
 //! one-shot sends each node's partials to every other node, where they are summed again. One-shot saves a hop of the
 //! NIC, and costs sums and, beyond two nodes, bytes: the cost model takes it where the hop is the larger part.
 
-use mkernel_core::{DType, Program, Rank, World};
+use mkernel_core::{DType, Program, Rank, RoleName, World};
 
 use crate::operator::{Operator, PlanError, TensorSpec};
 use crate::profile::Profile;
@@ -91,6 +91,10 @@ impl Operator for GemmAr {
 
     fn flops(&self) -> f64 {
         self.problem(Form::TwoStep).flops()
+    }
+
+    fn roles(&self) -> &'static [RoleName] {
+        &RoleName::ALL
     }
 
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {

@@ -4,7 +4,7 @@
 //! message per remote node. The owner adds the nodes' partials in node order, its own node's in f32, and rounds once.
 //! See [`crate::split_k`] for the plan.
 
-use mkernel_core::{DType, Program, Rank, World};
+use mkernel_core::{DType, Program, Rank, RoleName, World};
 
 use crate::operator::{Operator, PlanError, TensorSpec};
 use crate::profile::Profile;
@@ -44,6 +44,10 @@ impl Operator for GemmRs {
 
     fn flops(&self) -> f64 {
         self.problem().flops()
+    }
+
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName::Compute, RoleName::Send, RoleName::Reduce]
     }
 
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {

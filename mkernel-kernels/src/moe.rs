@@ -123,6 +123,10 @@ impl Operator for MoeDispatchGemm {
         2.0 * self.problem().slots() * self.hidden as f64 * self.inner as f64
     }
 
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName::Compute, RoleName::Intra, RoleName::Send]
+    }
+
     fn routed_law(&self, world: &World, ids: &[i32]) -> Option<Vec<u64>> {
         Some(tokens::needed(&self.problem(), world, ids))
     }
@@ -150,6 +154,10 @@ impl Operator for MoeFfn {
 
     fn flops(&self) -> f64 {
         6.0 * self.problem().slots() * self.hidden as f64 * self.inner as f64
+    }
+
+    fn roles(&self) -> &'static [RoleName] {
+        &RoleName::ALL
     }
 
     fn routed_law(&self, world: &World, ids: &[i32]) -> Option<Vec<u64>> {

@@ -93,6 +93,16 @@ pub enum PlanError {
         /// The role.
         role: RoleName,
     },
+    /// A role was given CTAs that the operator does not have.
+    #[error("--roles names {role}, but the roles of {operator} are {}; leave {role} out", names(has))]
+    NoRole {
+        /// The operator.
+        operator: &'static str,
+        /// The role given.
+        role: RoleName,
+        /// The roles that it has.
+        has: &'static [RoleName],
+    },
     /// More CTAs than the hardware has SMs.
     #[error("--roles asks for {asked} CTAs, but a rank has {sms} SMs")]
     TooManyCtas {
@@ -101,6 +111,10 @@ pub enum PlanError {
         /// What the profile says a rank has.
         sms: u32,
     },
+}
+
+fn names(roles: &[RoleName]) -> String {
+    roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// An operator with its shape: plans programs and names its tensors.
@@ -113,6 +127,9 @@ pub trait Operator: Send + Sync {
 
     /// Floating-point operations of the whole world, 2 per multiply-add.
     fn flops(&self) -> f64;
+
+    /// The roles that it has in a world with a use for them.
+    fn roles(&self) -> &'static [RoleName];
 
     /// The bytes that each rank must send over the NIC in one epoch for these values of its [`TensorKind::Ids`] input; `None`
     /// for an operator without one, whose plan says it.

@@ -1,5 +1,16 @@
 //! What the planner believes of the hardware: rates for the cost model and tile sizes.
 
+/// What a tile of this width costs one SM, in clock cycles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TileCost {
+    /// Columns of the tile.
+    pub columns: u32,
+    /// A block of 64 of K.
+    pub block: f64,
+    /// What no other tile's products hide: the first loads and the last stores.
+    pub tail: f64,
+}
+
 /// A hardware profile. Rates are of one rank (GPU) unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
@@ -23,6 +34,8 @@ pub struct Profile {
     pub tile_m: u32,
     /// Columns of a tile.
     pub tile_n: u32,
+    /// Widths that products choose from; empty: `tile_n` always.
+    pub widths: &'static [TileCost],
 }
 
 impl Profile {
@@ -41,6 +54,10 @@ impl Profile {
         ticket: 0.1e-6,
         tile_m: 128,
         tile_n: 256,
+        widths: &[
+            TileCost { columns: 256, block: 1060.0, tail: 1000.0 },
+            TileCost { columns: 128, block: 550.0, tail: 400.0 },
+        ],
     };
 
     /// A virtual rank on the host: a few threads each, so that a world of many ranks stays light.
@@ -53,7 +70,37 @@ impl Profile {
         nic: 5e9,
         hop: 20e-6,
         ticket: 0.2e-6,
-        tile_m: 128,
-        tile_n: 128,
+        tile_m: 256,
+        tile_n: 256,
+        widths: &[],
     };
+
+    /// Rows of tiles that take turns column by column. A wave of tiles then covers about as many rows of A as columns of B,
+    /// a tile being twice as wide as high, and so reads the least.
+    pub fn strip(&self) -> u64 {
+        u64::from(2 * self.sms).isqrt().max(1)
+    }
+
+    /// This profile with the width of tile that an `m x n x k` product on one rank's SMs takes: the one of least waves
+    /// times cycles of a tile. The constants order the widths as measured (`docs/performance.md`); they model no chip.
+    pub fn for_product(&self, m: u64, n: u64, k: u64) -> Profile {
+        let cycles = |cost: &TileCost| {
+            let tiles = m.div_ceil(u64::from(self.tile_m)).saturating_mul(n.div_ceil(u64::from(cost.columns)));
+            tiles.div_ceil(u64::from(self.sms.max(1))) as f64 * (k.div_ceil(64) as f64 * cost.block + cost.tail)
+        };
+        let best = self.widths.iter().min_by(|a, b| cycles(a).total_cmp(&cycles(b)));
+        Profile { tile_n: best.map_or(self.tile_n, |cost| cost.columns), ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_products_take_narrow_tiles_and_large_ones_wide_ones() {
+        let width = |m, n, k| Profile::H200.for_product(m, n, k).tile_n;
+        assert_eq!((width(2048, 2048, 128), width(8192, 8192, 8192)), (128, 256));
+        assert_eq!(Profile::HOST.for_product(8192, 8192, 8192).tile_n, Profile::HOST.tile_n);
+    }
 }

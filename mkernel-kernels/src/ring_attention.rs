@@ -98,6 +98,10 @@ impl Operator for RingAttention {
         4.0 * self.batch as f64 * self.heads as f64 * pairs * self.dim as f64
     }
 
+    fn roles(&self) -> &'static [RoleName] {
+        &[RoleName::Compute, RoleName::Intra, RoleName::Send]
+    }
+
     fn plan(&self, world: &World, rank: Rank, profile: &Profile, given: &RoleCtas) -> Result<Program, PlanError> {
         self.check()?;
         let mut builder = ProgramBuilder::new(world, rank);

@@ -119,6 +119,7 @@ impl Problem {
         given: &RoleCtas,
     ) -> Result<Program, PlanError> {
         self.check()?;
+        let profile = &profile.for_product(self.m, self.n, self.k.div_ceil(u64::from(world.size())));
         let layout = Layout::new(self, world, rank, profile)?;
         let mut builder = ProgramBuilder::new(world, rank);
         layout.declare_memory(&mut builder);

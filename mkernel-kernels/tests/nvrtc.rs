@@ -5,8 +5,9 @@
 #![cfg(feature = "cuda")]
 
 use mkernel_kernels::cuda::nvrtc::{Compiled, Nvrtc};
-use mkernel_kernels::device::{self, PREPARE, RUN, Specialisation};
+use mkernel_kernels::device::{self, RUN, Specialisation};
 use mkernel_kernels::encode::layout::Element;
+use mkernel_kernels::encode::tiles::{AttentionEngine, Engine, GemmEngine};
 
 fn nvrtc() -> Nvrtc {
     Nvrtc::find().unwrap_or_else(|error| panic!("{error}"))
@@ -22,16 +23,27 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
+/// None, and each engine for each element type by itself.
+fn specialisations(capability: u32) -> Vec<Specialisation> {
+    let none = Specialisation { capability, products: vec![], attentions: vec![], experts: vec![], engine: None };
+    let mut all = vec![none.clone()];
+    for element in [Element::Bf16, Element::F16, Element::F32] {
+        all.push(Specialisation { products: vec![element], ..none.clone() });
+        all.push(Specialisation { attentions: vec![element], ..none.clone() });
+        all.push(Specialisation { experts: vec![element], ..none.clone() });
+    }
+    all
+}
+
 #[test]
 #[ignore = "needs NVRTC"]
 fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings() {
     let nvrtc = nvrtc();
     for capability in [80, 90, 100] {
-        for products in [vec![], vec![Element::Bf16], vec![Element::F16], vec![Element::F32]] {
-            let specialisation = Specialisation { capability, products };
+        for specialisation in specialisations(capability) {
             let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
             assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
-            assert!(contains(&cubin, PREPARE) && contains(&cubin, RUN), "{specialisation:?}");
+            assert!(contains(&cubin, RUN), "{specialisation:?}");
             assert!(log.contains("0 bytes spill stores") && !log.contains("warning"), "{specialisation:?}: {log}");
             let spills = log.lines().filter(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
             assert_eq!(spills.count(), 0, "{specialisation:?}: {log}");
@@ -42,9 +54,43 @@ fn every_specialisation_compiles_for_every_generation_without_spills_or_warnings
 
 #[test]
 #[ignore = "needs NVRTC"]
+fn the_pipelined_kernel_compiles_for_engines_of_products_without_warnings_or_products_in_turn() {
+    let nvrtc = nvrtc();
+    for (input, columns, writes_input, writes_f32, products) in [
+        (Element::Bf16, 256, true, false, vec![]),
+        (Element::Bf16, 128, false, true, vec![]),
+        (Element::F16, 256, true, true, vec![Element::F16]),
+    ] {
+        let engine = Some(Engine::Gemm(GemmEngine { input, columns, writes_input, writes_f32 }));
+        let specialisation = Specialisation { capability: 90, products, attentions: vec![], experts: vec![], engine };
+        let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
+        assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
+        // The performance note C7510: products that wait for each other.
+        assert!(!log.contains("C7510") && !log.contains("warning"), "{specialisation:?}: {log}");
+        println!("{specialisation:?}: {log}");
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn the_pipelined_kernel_compiles_for_engines_of_attention() {
+    let nvrtc = nvrtc();
+    for (input, dim) in [(Element::Bf16, 128), (Element::F16, 256)] {
+        let engine = Some(Engine::Attention(AttentionEngine { input, dim }));
+        let none = vec![];
+        let specialisation =
+            Specialisation { capability: 90, products: none.clone(), attentions: none.clone(), experts: none, engine };
+        let Compiled { log, .. } = compile(&nvrtc, &specialisation);
+        assert!(!log.contains("C7510") && !log.contains("warning"), "{specialisation:?}: {log}");
+        println!("{specialisation:?}: {log}");
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
 fn a_mistake_in_the_device_code_is_reported_with_its_file_and_line() {
     let nvrtc = nvrtc();
-    let specialisation = Specialisation { capability: 90, products: vec![Element::Bf16] };
+    let specialisation = specialisations(90).remove(0);
     let source = device::source().replace("while (lane != KernelShape::NO_LANE)", "while (lane != NO_SUCH_NAME)");
     let error = nvrtc.compile(&source, &specialisation.options()).unwrap_err();
     let text = error.to_string();

@@ -5,8 +5,9 @@
 //! host memory are done by the copy engines and do run. So a put goes through pinned memory, as it would go through a
 //! wire: out of the source on one stream, into the target on another, then the signal, on that same stream.
 //!
-//! Puts posted between two polls travel as a **group** of up to [`GROUP`]: a call of the driver costs some microseconds,
-//! as much as a copy of a chunk, and a group takes as many calls as a put.
+//! Puts travel as **groups** of up to [`GROUP`]: a call of the driver costs some microseconds, as much as a copy of a
+//! chunk, and a group takes as many calls as a put. A group leaves when it is full or when no other is being read: while
+//! the engine is busy, puts gather.
 //!
 //! # Contract
 //! - The signal covers the bytes: its word is written after the copy on one stream, behind a memory barrier.
@@ -25,8 +26,8 @@ use mkernel_core::{Addresses, Transport};
 
 use calls::{End, Pinned, Runs, copy_rows, write_words};
 
-/// Most puts of a group: four chunks of 256 KiB keep an engine busy for longer than it takes to submit the next four.
-pub const GROUP: usize = 4;
+/// Most puts of a group.
+pub const GROUP: usize = 8;
 
 /// The transport cannot be made: the driver refused a call.
 #[derive(Debug, thiserror::Error)]
@@ -211,9 +212,6 @@ impl Transport for CopyEngine {
     }
 
     fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
-        if let Some(group) = self.filling.take() {
-            self.submit(group)?;
-        }
         retired.append(&mut self.empty);
         while let Some(group) = self.reading.front() {
             if !is_done(&group.read, group)? {
@@ -221,6 +219,12 @@ impl Transport for CopyEngine {
             }
             retired.extend(group.posts.iter().map(|post| post.token));
             self.landing.extend(self.reading.pop_front());
+        }
+        if self.reading.is_empty()
+            && let Some(group) = self.filling.take()
+        {
+            self.submit(group)?;
+            retired.append(&mut self.empty);
         }
         Ok(())
     }

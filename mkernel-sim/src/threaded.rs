@@ -308,3 +308,34 @@ impl Held {
         (word != 0).then(|| (at(program, lane, instruction).0, word & Held::PUSHING != 0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{Injection, Network};
+    use crate::ops::hostile::{GATE, ROUTED, clear, programs, spoil};
+    use mkernel_core::signal::reached;
+    use mkernel_core::validate;
+
+    #[test]
+    fn an_index_that_is_overwritten_during_a_launch_ends_it_with_a_fault_that_names_the_reader() {
+        let verified = Arc::new(validate(programs()).unwrap());
+        // The rank that opens the gate does not run: the test opens it, once it has overwritten the index.
+        let network = Network { injections: vec![Injection::DeadPeer { rank: Rank(1) }], ..Network::default() };
+        let mut executor = Threaded::new(verified.clone(), Options { network, ..Options::default() }).unwrap();
+        let host = executor.host.clone();
+        clear(&host.memory);
+        let fault = thread::scope(|scope| {
+            let launch = scope.spawn(|| executor.launch().unwrap_err());
+            let wanted = verified.programs()[0].cell(ROUTED).threshold(0);
+            while !reached(host.cells.seen(Rank(0), ROUTED), wanted) {
+                thread::yield_now();
+            }
+            spoil(&host.memory);
+            host.cells.add(Rank(0), GATE, 1);
+            launch.join().unwrap()
+        });
+        assert_eq!((fault.kind, fault.rank, fault.lane), (FaultKind::Index, Rank(0), Some(LaneId(0))), "{fault}");
+        assert!(fault.instruction > Some(0), "{fault}");
+    }
+}

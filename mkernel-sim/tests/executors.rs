@@ -36,6 +36,12 @@ fn bytes(executor: &dyn Executor, span: Span) -> Vec<u8> {
 
 /// Rank 0 writes through rank 1's memory and back by puts, under credits.
 fn ping_pong() -> Vec<Program> {
+    ping_pong_from(0)
+}
+
+/// The same from this offset of every region on.
+fn ping_pong_from(start: u64) -> Vec<Program> {
+    let span = |rank, region, offset, bytes| span(rank, region, start + offset, bytes);
     let world = World::new(&[1, 1]).unwrap();
     let ping = Sketch::new(&world, 0, 2).cell(1, Born::Empty).cell(1, Born::Empty);
     let ping = ping.input(span(0, 0, 0, 64)).output(span(0, 1, 0, 64)).law(64, 64).lane(1, |lane| {
@@ -47,7 +53,27 @@ fn ping_pong() -> Vec<Program> {
         put(lane, &[0], span(1, 0, 0, 64), span(0, 1, 0, 64), 0, Some(1));
         release(lane, &[1], &[], &[]);
     });
-    vec![ping.finish(), pong.finish()]
+    let mut programs = vec![ping.finish(), pong.finish()];
+    programs.iter_mut().flat_map(|p| &mut p.regions).for_each(|region| region.bytes += start);
+    programs
+}
+
+#[test]
+fn memory_beyond_four_gib_is_reached_and_what_lies_there_below_is_left_alone() {
+    let start = 1 << 32;
+    let verified = verified(ping_pong_from(start));
+    // Without poison nothing but the bytes that are used is ever touched.
+    let options = Options { poison: false, ..Options::default() };
+    let sent: Vec<u8> = (1..65).collect();
+    let run = |executor: &mut dyn Executor| {
+        executor.write(&span(0, 0, start, 64), &sent);
+        executor.launch().unwrap();
+        assert_eq!(bytes(executor, span(0, 1, start, 64)), sent);
+        assert_eq!(bytes(executor, span(0, 1, 0, 64)), [0; 64]);
+        assert_eq!(bytes(executor, span(1, 0, 0, 64)), [0; 64]);
+    };
+    run(&mut Threaded::new(verified.clone(), options.clone()).unwrap());
+    run(&mut Seeded::new(verified, options).unwrap());
 }
 
 #[test]

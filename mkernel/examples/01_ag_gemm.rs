@@ -9,7 +9,7 @@ fn main() -> Result<(), mkernel::Error> {
     let world = World::uniform(2, 4).expect("two nodes of four");
     let mut session = Session::new(world, Options::default());
     let problem = AgGemm { m: 512, n: 512, k: 256, dtype: DType::Bf16 };
-    let tensors = inputs(&problem, Fill::Real, 1, 0);
+    let tensors = inputs(&problem, Fill::Real, 1, 0)?;
 
     let (outputs, report) = session.operator(problem)?.run(&tensors)?;
 

@@ -11,7 +11,7 @@ fn main() -> Result<(), mkernel::Error> {
         // Five rows: in a world of seven, two ranks own none of A.
         let problem = AgGemm { m: 5, n: 64, k: 32, dtype: DType::F32 };
         let instance = session.operator(problem)?;
-        instance.run(&inputs(&problem, Fill::Integers, 1, 0))?;
+        instance.run(&inputs(&problem, Fill::Exact, 1, 0)?)?;
         println!("world {world}: {} ranks on {} nodes", world.size(), world.node_count());
         for rank in world.ranks() {
             let parts: Vec<String> = instance

@@ -12,7 +12,7 @@ fn main() -> Result<(), mkernel::Error> {
     for epoch in 0..3 {
         for (m, n, k) in shapes {
             let problem = AgGemm { m, n, k, dtype: DType::F16 };
-            let tensors = inputs(&problem, Fill::Integers, 7, epoch);
+            let tensors = inputs(&problem, Fill::Exact, 7, epoch)?;
             let instance = session.operator(problem)?;
             let (outputs, _) = instance.run(&tensors)?;
             let errors = check(&problem, &tensors, &outputs, Extent::All, &[], 0)?;

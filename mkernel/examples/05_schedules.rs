@@ -7,7 +7,7 @@ use mkernel::{AgGemm, DType, Fill, Options, RoleCtas, RoleName, Schedule, Sessio
 fn main() -> Result<(), mkernel::Error> {
     let world = World::new(&[2, 1]).expect("every node has a GPU");
     let problem = AgGemm { m: 150, n: 140, k: 70, dtype: DType::Bf16 };
-    let tensors = inputs(&problem, Fill::Real, 3, 0);
+    let tensors = inputs(&problem, Fill::Real, 3, 0)?;
     let mut narrow = RoleCtas::default();
     narrow.set(RoleName::Compute, 1);
 

@@ -10,7 +10,7 @@ fn main() -> Result<(), mkernel::Error> {
     let mut session = Session::new(world, Options::default());
     for partial in [Partial::Narrow, Partial::F32] {
         let problem = GemmRs { m: 500, n: 256, k: 640, dtype: DType::Bf16, partial };
-        let tensors = inputs(&problem, Fill::Real, 1, 0);
+        let tensors = inputs(&problem, Fill::Real, 1, 0)?;
 
         let (outputs, report) = session.operator(problem)?.run(&tensors)?;
 

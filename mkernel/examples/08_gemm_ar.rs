@@ -10,7 +10,7 @@ fn main() -> Result<(), mkernel::Error> {
     let mut session = Session::new(world.clone(), Options::default());
     for all_reduce in [AllReduce::TwoStep, AllReduce::OneShot] {
         let problem = GemmAr { m: 384, n: 256, k: 384, dtype: DType::Bf16, partial: Partial::Narrow, all_reduce };
-        let tensors = inputs(&problem, Fill::Real, 1, 0);
+        let tensors = inputs(&problem, Fill::Real, 1, 0)?;
 
         let (outputs, report) = session.operator(problem)?.run(&tensors)?;
 

@@ -17,7 +17,7 @@ fn main() -> Result<(), mkernel::Error> {
     let down = GemmRs { m: tokens, n: hidden, k: inner, dtype, partial: Partial::Narrow };
 
     for epoch in 0..3 {
-        let first = inputs(&up, Fill::Real, 1, epoch);
+        let first = inputs(&up, Fill::Real, 1, epoch)?;
         let up_instance = session.operator(up)?;
         let (layer, report) = up_instance.run(&first)?;
         check(&up, &first, &layer, Extent::All, &[], 0)?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), mkernel::Error> {
         let parts: Vec<Vec<u8>> =
             world.ranks().map(|r| relu(up_instance.read(&placement(up_instance, r, "c")))).collect();
 
-        let mut second = inputs(&down, Fill::Real, 2, epoch);
+        let mut second = inputs(&down, Fill::Real, 2, epoch)?;
         let down_instance = session.operator(down)?;
         down_instance.scatter(&second)?;
         for (rank, part) in world.ranks().zip(&parts) {
@@ -33,7 +33,7 @@ fn main() -> Result<(), mkernel::Error> {
             down_instance.write(&a, part);
         }
         let report = down_instance.launch()?;
-        let y = down_instance.gather();
+        let y = down_instance.gather()?;
 
         // The check wants A as one global tensor.
         let mut a = layer.get("c").expect("ag-gemm gives c").clone();

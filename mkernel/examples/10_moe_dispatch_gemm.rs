@@ -8,7 +8,7 @@ fn main() -> Result<(), mkernel::Error> {
     let world = World::new(&[2, 1]).expect("nodes of two and one");
     let mut session = Session::new(world, Options::default());
     let problem = MoeDispatchGemm { tokens: 6, hidden: 16, inner: 8, experts: 3, topk: 2, dtype: DType::F32 };
-    let mut tensors = inputs(&problem, Fill::Integers, 1, 0);
+    let mut tensors = inputs(&problem, Fill::Exact, 1, 0)?;
     let chosen: [i32; 12] = [0, 1, 2, -1, -1, -1, 1, 1, 2, 0, 0, 0];
     let bytes = chosen.iter().flat_map(|id| id.to_le_bytes()).collect();
     tensors.insert("topk_ids", Tensor::new(vec![6, 2], DType::I32, bytes)?);

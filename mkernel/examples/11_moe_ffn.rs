@@ -10,7 +10,7 @@ fn main() -> Result<(), mkernel::Error> {
     let mut session = Session::new(world, Options::default());
     let layer = MoeFfn { tokens: 96, hidden: 64, inner: 48, experts: 8, topk: 2, dtype: DType::Bf16 };
     for epoch in 0..2 {
-        let tensors = inputs(&layer, Fill::Real, 1, epoch);
+        let tensors = inputs(&layer, Fill::Real, 1, epoch)?;
         let (outputs, report) = session.operator(layer)?.run(&tensors)?;
         let errors = check(&layer, &tensors, &outputs, Extent::All, &[], 0)?;
         println!("{} elements hold, max abs error {:.2e}", errors.elements, errors.max_abs);

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         layout: Layout::ZigZag,
         dtype: DType::Bf16,
     };
-    let tensors = inputs(&problem, Fill::Real, 1, 0);
+    let tensors = inputs(&problem, Fill::Real, 1, 0)?;
     let (outputs, report) = session.operator(problem)?.run(&tensors)?;
     let errors = check::check(&problem, &tensors, &outputs, check::Extent::All, &[], 0)?;
     println!("{} elements hold, largest error {:.1e}", errors.elements, errors.max_abs);

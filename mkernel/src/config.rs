@@ -22,6 +22,13 @@ const START_DEADLINE_MS: u64 = 120_000;
 /// Step deadline if none is given.
 const STEP_DEADLINE_MS: u64 = 10_000;
 
+/// Where compiled kernels are kept: `mkernel` in the user's folder for caches, if there is one.
+pub fn cache_folder() -> Option<PathBuf> {
+    let folder = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+    caches.map(|caches| caches.join("mkernel"))
+}
+
 /// Who started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {

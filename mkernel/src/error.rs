@@ -55,6 +55,10 @@ pub enum Error {
     /// Ask for fewer queue pairs or NICs.
     #[error(transparent)]
     Routes(#[from] mkernel_core::route::NoRoute),
+    /// Repair the GPU's set-up, or ask for less: a GPU, its driver or its compiler stands in the way.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Gpu(#[from] Box<crate::gpu::GpuError>),
     /// Set the variables that the error names, or start the ranks with a launcher.
     #[error(transparent)]
     Config(#[from] Box<ConfigError>),
@@ -128,6 +132,12 @@ pub enum FileError {
     /// It is not a safetensors file, or it lies about its content.
     #[error("not a sound safetensors file: {0}")]
     Format(#[from] SafeTensorError),
+    /// A tensor is there twice, so that no reader knows which one is meant.
+    #[error("not a sound safetensors file: it names tensor `{name}` twice")]
+    Twice {
+        /// The tensor.
+        name: String,
+    },
     /// A tensor has an element type that no operator takes.
     #[error("tensor `{name}` holds {found}; use BF16, F16 or F32, and I32 or I64 for a table")]
     DType {

@@ -3,13 +3,16 @@
 //! An output is written to a new file beside its place and renamed over it, both at the end. So a run that fails or is
 //! killed leaves whatever was there before. That the place can be written is tried before any work is done.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use mkernel_core::DType;
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensorError, SafeTensors};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::error::{Error, FileError};
 use crate::tensor::{Tensor, Tensors};
@@ -31,6 +34,7 @@ fn read(path: &Path, wanted: &[&str]) -> Result<Tensors, FileError> {
     }
     let bytes = fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
+    check_names(&bytes)?;
     let mut tensors = Tensors::new();
     for (name, view) in file.iter().filter(|(name, _)| wanted.contains(name)) {
         let dtype = match view.dtype() {
@@ -45,6 +49,45 @@ fn read(path: &Path, wanted: &[&str]) -> Result<Tensors, FileError> {
         tensors.insert(name, Tensor::new(shape, dtype, data)?);
     }
     Ok(tensors)
+}
+
+/// Refuses a sound file that names a tensor twice: JSON readers take either.
+fn check_names(bytes: &[u8]) -> Result<(), FileError> {
+    let (header, _) = SafeTensors::read_metadata(bytes)?;
+    let Names(names) =
+        serde_json::from_slice(&bytes[8..8 + header]).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    let mut seen = HashSet::new();
+    match names.iter().find(|&name| !seen.insert(name)) {
+        Some(name) => Err(FileError::Twice { name: name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// The keys of a JSON object, as often as they stand there.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Names, D::Error> {
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Names;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+        let mut names = Vec::new();
+        while let Some((name, _)) = map.next_entry::<String, IgnoredAny>()? {
+            names.push(name);
+        }
+        Ok(Names(names))
+    }
 }
 
 /// 64-bit integers as 32-bit ones of the same value.

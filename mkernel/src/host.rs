@@ -32,9 +32,21 @@ pub(crate) fn executor(_programs: Arc<Verified>, _options: &Options) -> Result<B
     Err(Error::NoExecutor)
 }
 
-/// Refuses a world whose regions and global tensors do not fit this machine. `program` is that of rank 0, whose shares
-/// are the largest. Where ranks are processes, each has the global tensors.
-pub(crate) fn check_memory(operator: &dyn Operator, program: &Program, are_processes: bool) -> Result<(), Error> {
+/// What of a world the memory of this machine's host holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// The regions of all ranks and the global tensors.
+    Everything,
+    /// The regions of all ranks and the global tensors once per rank.
+    EverythingPerProcess,
+    /// The global tensors.
+    #[cfg(feature = "cuda")]
+    Tensors,
+}
+
+/// Refuses a world whose part on the host does not fit this machine. `program` is that of rank 0, whose shares are the
+/// largest.
+pub(crate) fn check_memory(operator: &dyn Operator, program: &Program, holds: Holds) -> Result<(), Error> {
     let Some(available) = available_memory() else { return Ok(()) };
     let rank: u64 = program.regions.iter().map(|r| r.bytes).fold(0, u64::saturating_add);
     let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &axis| product.saturating_mul(axis));
@@ -43,8 +55,13 @@ pub(crate) fn check_memory(operator: &dyn Operator, program: &Program, are_proce
         .iter()
         .fold(0u64, |sum, t| sum.saturating_add(elements(&t.shape).saturating_mul(t.dtype.bytes())));
     let ranks = u64::from(program.world.size());
-    let copies = if are_processes { ranks } else { 1 };
-    let needed = rank.saturating_mul(ranks).saturating_add(tensors.saturating_mul(copies));
+    let (regions, copies) = match holds {
+        Holds::Everything => (ranks, 1),
+        Holds::EverythingPerProcess => (ranks, ranks),
+        #[cfg(feature = "cuda")]
+        Holds::Tensors => (0, 1),
+    };
+    let needed = rank.saturating_mul(regions).saturating_add(tensors.saturating_mul(copies));
     if needed > available { Err(Error::Memory { needed, available }) } else { Ok(()) }
 }
 

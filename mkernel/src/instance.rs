@@ -8,8 +8,9 @@ use mkernel_core::routing::NOWHERE;
 use mkernel_core::{Executor, Op, Placement, Program, Rank, RoleName, Routed, Run, Span, Verified};
 use mkernel_kernels::{Operator, PlanError, RoleCtas, TensorKind, TensorSpec};
 
-use crate::check::Tile;
+use crate::check::{Failure, Tile};
 use crate::error::Error;
+use crate::planning::check_roles;
 use crate::report::Report;
 use crate::tensor::{Tensor, Tensors};
 
@@ -61,9 +62,10 @@ impl<O: Operator> Instance<O> {
     /// Gives roles other numbers of CTAs from the next launch on; roles left open keep theirs. Results do not change.
     ///
     /// # Errors
-    /// [`Error::Plan`] for a role with work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
+    /// [`Error::Plan`] for a role that the operator lacks or that has work and no CTA, [`Error::Split`] for more CTAs than can run at once. Roles before the
     /// refused one have their new numbers then.
     pub fn set_roles(&mut self, roles: &RoleCtas) -> Result<(), Error> {
+        check_roles(&self.operator, roles)?;
         for role in RoleName::ALL {
             let has_work = self.programs.programs().iter().flat_map(|p| &p.lanes).any(|lane| lane.role == role);
             match roles.get(role).map(NonZeroU32::new) {
@@ -79,11 +81,11 @@ impl<O: Operator> Instance<O> {
     /// Runs one epoch on global tensors: scatters the inputs, launches, gathers the outputs.
     ///
     /// # Errors
-    /// [`Error::Tensor`] before anything is touched, [`Error::Fault`] if the launch fails.
+    /// [`Error::Tensor`] before anything is touched, [`Error::Fault`] if the launch fails, [`Error::Check`] if ranks disagree.
     pub fn run(&mut self, inputs: &Tensors) -> Result<(Tensors, Report), Error> {
         self.scatter(inputs)?;
         let report = self.launch()?;
-        Ok((self.gather(), report))
+        Ok((self.gather()?, report))
     }
 
     /// Writes the global input tensors into the memory of the ranks that this process hosts.
@@ -127,51 +129,52 @@ impl<O: Operator> Instance<O> {
     }
 
     /// Reads the global output tensors from the memory of all ranks. Any rank of a job may, until it launches again.
-    pub fn gather(&self) -> Tensors {
+    ///
+    /// # Errors
+    /// [`Failure::Replica`] if ranks that hold the same elements differ in a bit, [`Failure::Place`] if memory says that a row
+    /// is where no row is.
+    pub fn gather(&self) -> Result<Tensors, Failure> {
         let specs = self.operator.tensors();
         let outputs = specs.iter().filter(|s| s.kind == TensorKind::Output);
-        let mut tensors: Vec<(&TensorSpec, Tensor)> = outputs.map(|s| (s, Tensor::zeros(s))).collect();
+        let mut gathering: Vec<Gathering<'_>> = outputs.map(Gathering::new).collect();
+        let find = |name| {
+            let position = specs.iter().filter(|s| s.kind == TensorKind::Output).position(|s| s.name == name);
+            position.expect("programs place only tensors of their operator")
+        };
         let mut packed = Vec::new();
         for placement in self.programs.programs().iter().flat_map(|p| &p.outputs) {
             packed.resize(placement.span.bytes() as usize, 0);
             self.executor.read(&placement.span, &mut packed);
-            let (spec, tensor) = tensors
-                .iter_mut()
-                .find(|(spec, _)| spec.name == placement.tensor)
-                .expect("programs place only tensors of their operator");
-            let row_bytes = (placement.span.row_bytes as usize).max(1);
-            for (row, from) in rows(spec, placement).zip(packed.chunks(row_bytes)) {
-                tensor.bytes_mut()[row].copy_from_slice(from);
-            }
+            gathering[find(placement.tensor)].add(placement, &packed)?;
         }
         for routed in self.programs.programs().iter().flat_map(|p| &p.routed) {
-            let (spec, tensor) = tensors
-                .iter_mut()
-                .find(|(spec, _)| spec.name == routed.tensor)
-                .expect("programs place only tensors of their operator");
-            self.gather_routed(routed, spec, tensor);
+            self.gather_routed(routed, &mut gathering[find(routed.tensor)])?;
         }
         let mut result = Tensors::new();
-        for (spec, tensor) in tensors {
+        for Gathering { spec, tensor, .. } in gathering {
             result.insert(spec.name, tensor);
         }
-        result
+        Ok(result)
     }
 
     /// Copies the rows that data placed on one rank to where they belong.
-    fn gather_routed(&self, routed: &Routed, spec: &TensorSpec, tensor: &mut Tensor) {
+    fn gather_routed(&self, routed: &Routed, gathering: &mut Gathering<'_>) -> Result<(), Failure> {
         let mut places = vec![0; routed.rows.bytes() as usize];
         self.executor.read(&routed.rows, &mut places);
+        let Gathering { spec, tensor, .. } = gathering;
         let row_bytes = (spec.matrix().1 * spec.dtype.bytes()) as usize;
         let rows = tensor.bytes_mut().chunks_exact_mut(row_bytes);
-        for (row, place) in rows.zip(places.as_chunks::<4>().0) {
-            let place = u32::from_le_bytes(*place);
-            if place != NOWHERE {
-                let offset = routed.span.row(place);
-                let span = Span { offset, rows: 1, ..routed.span };
-                self.executor.read(&span, row);
+        for ((row, bytes), place) in (0..).zip(rows).zip(places.as_chunks::<4>().0) {
+            let (place, span) = (u32::from_le_bytes(*place), routed.span);
+            if place == NOWHERE {
+                continue;
             }
+            if place >= span.rows {
+                return Err(Failure::Place { tensor: spec.name, row, place, rank: span.rank.0 });
+            }
+            self.executor.read(&Span { offset: span.row(place), rows: 1, ..span }, bytes);
         }
+        Ok(())
     }
 
     /// Where this operator's tensors live on `rank`: inputs, then outputs.
@@ -205,6 +208,41 @@ impl<O: Operator> Instance<O> {
     }
 }
 
+/// An output while it is put together.
+struct Gathering<'a> {
+    spec: &'a TensorSpec,
+    tensor: Tensor,
+    /// By element: whether a rank has given it.
+    is_known: Vec<bool>,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(spec: &'a TensorSpec) -> Gathering<'a> {
+        let tensor = zeros(spec);
+        let is_known = vec![false; tensor.bytes().len() / spec.dtype.bytes() as usize];
+        Gathering { spec, tensor, is_known }
+    }
+
+    /// Takes what one rank holds; what another has given already must be the same bits.
+    fn add(&mut self, placement: &Placement, bytes: &[u8]) -> Result<(), Failure> {
+        let element = self.spec.dtype.bytes() as usize;
+        let row_bytes = (placement.span.row_bytes as usize).max(1);
+        for (row, (at, from)) in (placement.row..).zip(rows(self.spec, placement).zip(bytes.chunks(row_bytes))) {
+            let (known, held) =
+                (&mut self.is_known[at.start / element..at.end / element], &mut self.tensor.bytes_mut()[at]);
+            let pairs = held.chunks_exact(element).zip(from.chunks_exact(element));
+            let wrong = known.iter().zip(pairs).position(|(&is_known, (held, from))| is_known && held != from);
+            if let Some(column) = wrong {
+                let (tensor, column) = (placement.tensor, placement.column + column as u64);
+                return Err(Failure::Replica { tensor, row, column, rank: placement.span.rank.0 });
+            }
+            held.copy_from_slice(from);
+            known.fill(true);
+        }
+        Ok(())
+    }
+}
+
 /// Rectangles that cover a tensor whose rows data places.
 fn grid(spec: &TensorSpec) -> impl Iterator<Item = Tile> + use<> {
     const STEP: u64 = 128;
@@ -215,6 +253,11 @@ fn grid(spec: &TensorSpec) -> impl Iterator<Item = Tile> + use<> {
             Tile { tensor, row, column, rows, columns }
         })
     })
+}
+
+/// An output, still empty.
+fn zeros(spec: &TensorSpec) -> Tensor {
+    Tensor::zeros(spec).expect("the session made sure that all tensors fit into memory")
 }
 
 fn spec_of<'a>(specs: &'a [TensorSpec], placement: &Placement) -> &'a TensorSpec {

@@ -7,7 +7,7 @@
 //!
 //! let mut session = Session::new(World::uniform(2, 2)?, Options::default());
 //! let problem = AgGemm { m: 64, n: 48, k: 32, dtype: DType::Bf16 };
-//! let inputs = mkernel::inputs(&problem, Fill::Real, 1, 0);
+//! let inputs = mkernel::inputs(&problem, Fill::Real, 1, 0)?;
 //! let (outputs, report) = session.operator(problem)?.run(&inputs)?;
 //! assert_eq!(outputs.get("c").map(|c| c.shape()), Some(&[64, 48][..]));
 //! assert_eq!(report.inter_out, report.inter_law);
@@ -24,6 +24,8 @@ pub mod check;
 pub mod config;
 pub mod error;
 pub mod file;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod inputs;
 pub mod instance;
 pub mod outline;
@@ -38,8 +40,11 @@ mod far;
 mod host;
 #[cfg_attr(not(feature = "sim"), path = "job_absent.rs")]
 mod job;
+mod planning;
 
 pub use error::Error;
+#[cfg(feature = "cuda")]
+pub use gpu::Gpu;
 pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;

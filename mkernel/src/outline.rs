@@ -7,15 +7,14 @@
 use std::collections::BTreeSet;
 
 use mkernel_core::validate::validate_rank;
-use mkernel_core::{Lane, Program, Rank, RoleName, Scope, World, validate};
+use mkernel_core::{Lane, Program, Rank, RoleName, Scope, World};
 use mkernel_kernels::split::cost;
-use mkernel_kernels::{Operator, PlanError, Profile, RoleCtas};
+use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::error::Error;
-use crate::host;
+use crate::planning::{Planning, program_bytes};
 
-/// The largest world that is proved as a whole.
-pub const WORLD_RANKS: u32 = 64;
+pub use crate::planning::WORLD_RANKS;
 
 /// The plan of a world as numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,37 +66,21 @@ pub struct RoleOutline {
 /// Plans and proves `operator` on `world`, as much of it as [`WORLD_RANKS`] says.
 ///
 /// # Errors
-/// [`Error::Plan`] for a problem or roles that cannot work.
+/// [`Error::Plan`] for a problem or roles that cannot work, [`Error::Memory`] for a plan that this machine cannot hold.
 pub fn outline(operator: &dyn Operator, world: &World, profile: &Profile, roles: &RoleCtas) -> Result<Outline, Error> {
-    let plan = |rank| operator.plan(world, rank, profile, roles);
-    let first = plan(Rank(0))?;
+    let planning = Planning { operator, world, profile, roles };
     let (proved, described) = if world.size() <= WORLD_RANKS {
-        host::check_plan(program_bytes(&first), u64::from(world.size()))?;
-        let others = world.ranks().skip(1).map(plan);
-        (validate(std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?)?, world.size() as usize)
+        (planning.world(|_| Ok(()))?, world.size() as usize)
     } else {
-        let others = plan_peers(&first, &plan)?;
-        (validate_rank(std::iter::once(first).chain(others).collect(), Rank(0))?, 1)
+        let first = planning.first()?;
+        let peers: Vec<Rank> = peers(&first).into_iter().collect();
+        let mut programs = planning.all(&peers, |peer| peer.toward(&first))?;
+        programs.push(first);
+        (validate_rank(programs, Rank(0))?, 1)
     };
     let ranks = proved.programs().iter().take(described).map(rank_outline).collect();
     let roles = role_outlines(&proved.programs()[0], profile);
     Ok(Outline { scope: proved.scope(), ranks, roles })
-}
-
-/// The parts of all peers' programs that concern `first`, planned on all cores.
-fn plan_peers(
-    first: &Program,
-    plan: &(impl Fn(Rank) -> Result<Program, PlanError> + Sync),
-) -> Result<Vec<Program>, PlanError> {
-    let peers: Vec<Rank> = peers(first).into_iter().collect();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let part = |ranks: &[Rank]| ranks.iter().map(|&peer| Ok(plan(peer)?.toward(first))).collect();
-    let parts: Vec<Result<Vec<Program>, PlanError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            peers.chunks(peers.len().div_ceil(cores).max(1)).map(|ranks| scope.spawn(move || part(ranks))).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// The ranks that `program` writes to or signals.
@@ -121,15 +104,6 @@ fn rank_outline(program: &Program) -> RankOutline {
         inter_out,
         inter_law: program.law.inter_out,
     }
-}
-
-fn program_bytes(program: &Program) -> u64 {
-    fn of<T>(list: &[T]) -> u64 {
-        std::mem::size_of_val(list) as u64
-    }
-    let lanes: u64 = program.lanes.iter().map(|l| of(&l.instructions)).sum();
-    let pools = of(&program.segments) + of(&program.waits) + of(&program.spans) + of(&program.signals);
-    lanes + pools + of(&program.puts) + of(&program.cells) + of(&program.regions)
 }
 
 /// The modelled time of each lane by the planner's own cost model.

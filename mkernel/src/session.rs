@@ -7,16 +7,18 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mkernel_core::{Executor, Rank, Verified, World, validate};
+use mkernel_core::{Executor, Rank, Verified, World};
 use mkernel_kernels::{Operator, Profile, RoleCtas};
 
 use crate::bootstrap::Fields;
 use crate::config::Config;
 use crate::error::Error;
-use crate::host;
+#[cfg(feature = "cuda")]
+use crate::gpu::Gpu;
+use crate::host::{self, Holds};
 use crate::instance::Instance;
 use crate::job::Job;
-use crate::outline::WORLD_RANKS;
+use crate::planning::{Planning, WORLD_RANKS};
 
 /// In which order the CTAs of the host executor run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,14 +92,41 @@ pub struct Session {
     /// Each is an `Instance<O>` of some operator type.
     instances: Vec<Box<dyn Any>>,
     next_sequence: u64,
-    /// The job of which this process is one rank.
-    job: Option<Job>,
+    place: Place,
+}
+
+/// Where the ranks of a session run.
+enum Place {
+    /// All in this process, on the host.
+    Host,
+    /// This process is one of them.
+    Job(Job),
+    /// All on a GPU.
+    #[cfg(feature = "cuda")]
+    Gpu(Gpu),
 }
 
 impl Session {
     /// A session of all ranks of `world` in this process.
     pub fn new(world: World, options: Options) -> Session {
-        Session { world, options, instances: Vec::new(), next_sequence: 0, job: None }
+        Session::at(world, options, Place::Host)
+    }
+
+    /// A session of all ranks of `world` on one GPU.
+    #[cfg(feature = "cuda")]
+    pub fn on_gpu(world: World, options: Options, gpu: &Gpu) -> Session {
+        Session::at(world, options, Place::Gpu(gpu.clone()))
+    }
+
+    fn at(world: World, options: Options, place: Place) -> Session {
+        Session { world, options, instances: Vec::new(), next_sequence: 0, place }
+    }
+
+    fn job(&self) -> Option<&Job> {
+        match &self.place {
+            Place::Job(job) => Some(job),
+            _ => None,
+        }
     }
 
     /// A session of one rank, this process, of a job whose ranks are processes of one host. It returns when all ranks have
@@ -124,12 +153,12 @@ impl Session {
     fn meet_ranks(config: &Config, options: Options, verbs: Option<&Verbs>) -> Result<Session, Error> {
         let job = Job::join(config, options.deadline, verbs)?;
         let world = job.world().clone();
-        Ok(Session { world, options, instances: Vec::new(), next_sequence: 0, job: Some(job) })
+        Ok(Session::at(world, options, Place::Job(job)))
     }
 
     /// The rank that this process hosts, if it does not host all.
     pub fn rank(&self) -> Option<Rank> {
-        self.job.as_ref().map(Job::rank)
+        self.job().map(Job::rank)
     }
 
     /// Checks that all ranks of the job have the same fields; all of them call it.
@@ -137,7 +166,7 @@ impl Session {
     /// # Errors
     /// [`Error::Bootstrap`] names the field and the ranks on each side.
     pub fn agree(&self, fields: &Fields) -> Result<(), Error> {
-        self.job.as_ref().map_or(Ok(()), |job| job.agree(fields))
+        self.job().map_or(Ok(()), |job| job.agree(fields))
     }
 
     /// Waits until all ranks of the job have called it.
@@ -145,14 +174,14 @@ impl Session {
     /// # Errors
     /// [`Error::Fault`] if a rank has stopped; ask [`Session::fail`] what the job's first fault is.
     pub fn meet(&self) -> Result<(), Error> {
-        self.job.as_ref().map_or(Ok(()), Job::meet)
+        self.job().map_or(Ok(()), Job::meet)
     }
 
     /// Ends the job with an error that ended this rank's part. All ranks report the same one, the first: it is the answer.
     pub fn fail(&mut self, error: Error) -> Error {
-        match self.job.take() {
-            Some(job) => job.fail(error),
-            None => error,
+        match std::mem::replace(&mut self.place, Place::Host) {
+            Place::Job(job) => job.fail(error),
+            _ => error,
         }
     }
 
@@ -162,7 +191,10 @@ impl Session {
     /// [`Error::Job`] if a rank fails before it leaves.
     pub fn leave(self) -> Result<(), Error> {
         drop(self.instances);
-        self.job.map_or(Ok(()), Job::leave)
+        match self.place {
+            Place::Job(job) => job.leave(),
+            _ => Ok(()),
+        }
     }
 
     /// The world.
@@ -218,9 +250,11 @@ impl Session {
     }
 
     fn executor(&self, verified: Arc<Verified>, sequence: u64) -> Result<Box<dyn Executor>, Error> {
-        match &self.job {
-            Some(job) => job.executor(verified, &self.options, sequence),
-            None => host::executor(verified, &self.options),
+        match &self.place {
+            Place::Job(job) => job.executor(verified, &self.options, sequence),
+            Place::Host => host::executor(verified, &self.options),
+            #[cfg(feature = "cuda")]
+            Place::Gpu(gpu) => Ok(Box::new(gpu.executor(verified, &self.options, |_, engine| engine)?)),
         }
     }
 
@@ -230,9 +264,13 @@ impl Session {
             return Err(Error::TooManyRanks { ranks: self.world.size(), max: WORLD_RANKS });
         }
         let Options { profile, roles, .. } = &self.options;
-        let plan = |rank| operator.plan(&self.world, rank, profile, roles);
-        host::check_memory(operator, &plan(Rank(0))?, self.job.is_some())?;
-        let programs = self.world.ranks().map(plan).collect::<Result<_, _>>()?;
-        Ok(validate(programs)?)
+        let holds = match &self.place {
+            Place::Host => Holds::Everything,
+            Place::Job(_) => Holds::EverythingPerProcess,
+            #[cfg(feature = "cuda")]
+            Place::Gpu(_) => Holds::Tensors,
+        };
+        let planning = Planning { operator, world: &self.world, profile, roles };
+        planning.world(|first| host::check_memory(operator, first, holds))
     }
 }

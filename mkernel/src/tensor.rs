@@ -59,6 +59,14 @@ pub enum TensorError {
         /// One past the largest allowed.
         limit: u64,
     },
+    /// The tensor has more bytes than this machine can give it.
+    #[error("tensor `{name}` of shape {shape:?} does not fit into memory; use smaller shapes")]
+    TooLarge {
+        /// The tensor.
+        name: &'static str,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
     /// Shape and bytes do not fit each other.
     #[error("a {dtype} tensor of shape {shape:?} does not have {bytes} bytes")]
     Length {
@@ -85,16 +93,40 @@ impl Tensor {
     }
 
     /// Makes a tensor of zeros with the shape and type of `spec`.
-    pub fn zeros(spec: &TensorSpec) -> Tensor {
-        let elements: u64 = spec.shape.iter().product();
-        Tensor {
-            shape: spec.shape.clone(),
-            dtype: spec.dtype,
-            bytes: vec![
-                0;
-                usize::try_from(elements * spec.dtype.bytes()).expect("a host tensor fits the address space")
-            ],
-        }
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`] for a shape that memory cannot hold.
+    pub fn zeros(spec: &TensorSpec) -> Result<Tensor, TensorError> {
+        Tensor::made(spec, |bytes, length| bytes.resize(length, 0))
+    }
+
+    /// Makes a tensor of the shape and type of `spec`, each element of a value that `next` gives, rounded once.
+    pub(crate) fn fill(spec: &TensorSpec, mut next: impl FnMut() -> f32) -> Result<Tensor, TensorError> {
+        Tensor::made(spec, |bytes, length| {
+            while bytes.len() < length {
+                encode(spec.dtype, next(), bytes);
+            }
+        })
+    }
+
+    /// Makes a table of the shape of `spec`, each element one that `next` gives.
+    pub(crate) fn ids(spec: &TensorSpec, mut next: impl FnMut() -> i32) -> Result<Tensor, TensorError> {
+        Tensor::made(spec, |bytes, length| {
+            while bytes.len() < length {
+                bytes.extend_from_slice(&next().to_le_bytes());
+            }
+        })
+    }
+
+    /// Makes a tensor of `spec` whose bytes, so many, `write` appends.
+    fn made(spec: &TensorSpec, write: impl FnOnce(&mut Vec<u8>, usize)) -> Result<Tensor, TensorError> {
+        let too_large = || TensorError::TooLarge { name: spec.name, shape: spec.shape.clone() };
+        let length = spec.shape.iter().try_fold(spec.dtype.bytes(), |product, &axis| product.checked_mul(axis));
+        let length = length.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| too_large())?;
+        write(&mut bytes, length);
+        Ok(Tensor { shape: spec.shape.clone(), dtype: spec.dtype, bytes })
     }
 
     /// Makes a tensor from f32 values, each rounded once to `dtype`.

@@ -5,9 +5,10 @@
 use mkernel::check::{Extent, Failure, check};
 use mkernel::tensor::TensorError;
 use mkernel::{
-    AgGemm, DType, Error, Fill, MoeDispatchGemm, MoeFfn, Options, Rank, RoleCtas, RoleName, Schedule, Session, Tensor,
-    Tensors, World, inputs,
+    AgGemm, AllReduce, DType, Error, Fill, GemmAr, GemmRs, MoeDispatchGemm, MoeFfn, Options, Partial, Rank, RoleCtas,
+    RoleName, Schedule, Session, Tensor, Tensors, World, inputs,
 };
+use mkernel_core::Placement;
 
 fn problem(m: u64, n: u64, k: u64) -> AgGemm {
     AgGemm { m, n, k, dtype: DType::Bf16 }
@@ -22,7 +23,7 @@ fn shapes_interleave_and_each_keeps_its_instance() {
     let mut session = session(&[2, 1]);
     for epoch in 0..4 {
         for (index, problem) in [problem(50, 40, 30), problem(3, 5, 7), problem(50, 40, 31)].into_iter().enumerate() {
-            let tensors = inputs(&problem, Fill::Integers, 9, epoch);
+            let tensors = inputs(&problem, Fill::Exact, 9, epoch).unwrap();
             let instance = session.operator(problem).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             assert_eq!((instance.sequence(), instance.launches()), (index as u64, epoch + 1));
@@ -41,7 +42,7 @@ fn a_retired_instance_is_gone_and_the_next_one_is_new() {
     assert!(session.retire(&problem(8, 8, 8)));
     assert!(!session.retire(&problem(8, 8, 8)));
     assert_eq!(session.operator(problem(8, 8, 8)).unwrap().sequence(), 2);
-    let (given, problem) = (inputs(&problem(9, 9, 9), Fill::Real, 1, 0), problem(9, 9, 9));
+    let (given, problem) = (inputs(&problem(9, 9, 9), Fill::Real, 1, 0).unwrap(), problem(9, 9, 9));
     assert!(session.operator(problem).unwrap().run(&given).is_ok());
 }
 
@@ -49,7 +50,7 @@ fn a_retired_instance_is_gone_and_the_next_one_is_new() {
 fn tensors_that_do_not_fit_are_refused_before_anything_runs() {
     let mut session = session(&[2]);
     let problem = problem(4, 6, 8);
-    let good = inputs(&problem, Fill::Real, 1, 0);
+    let good = inputs(&problem, Fill::Real, 1, 0).unwrap();
     let instance = session.operator(problem).unwrap();
     let [a, b] = ["a", "b"].map(|name| good.get(name).unwrap().clone());
     let wide = Tensor::from_f32(vec![4, 8], DType::F32, &[0.0; 32]).unwrap();
@@ -72,7 +73,7 @@ fn tensors_that_do_not_fit_are_refused_before_anything_runs() {
 fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
     let world = World::new(&[2, 1]).unwrap();
     let problem = problem(7, 10, 6);
-    let tensors = inputs(&problem, Fill::Real, 4, 0);
+    let tensors = inputs(&problem, Fill::Real, 4, 0).unwrap();
     let mut session = Session::new(world.clone(), Options::default());
     let (wanted, _) = session.operator(problem).unwrap().run(&tensors).unwrap();
 
@@ -91,7 +92,7 @@ fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
         }
     }
     instance.launch().unwrap();
-    assert_eq!(instance.gather(), wanted);
+    assert_eq!(instance.gather().unwrap(), wanted);
     let c = instance.placements(Rank(0)).find(|p| p.tensor == "c").unwrap();
     assert_eq!(instance.read(c)[..2], wanted.get("c").unwrap().bytes()[..2]);
 }
@@ -100,7 +101,7 @@ fn parts_of_ranks_written_by_hand_give_the_same_as_global_tensors() {
 fn a_sample_takes_an_element_of_every_tile_and_finds_a_wrong_one() {
     let mut session = session(&[2, 2]);
     let problem = problem(300, 600, 16);
-    let tensors = inputs(&problem, Fill::Real, 2, 0);
+    let tensors = inputs(&problem, Fill::Real, 2, 0).unwrap();
     let instance = session.operator(problem).unwrap();
     let (outputs, _) = instance.run(&tensors).unwrap();
     let tiles = instance.tiles();
@@ -121,6 +122,63 @@ fn a_sample_takes_an_element_of_every_tile_and_finds_a_wrong_one() {
             assert!(matches!(failure, Failure::Element { .. }), "seed {seed}: {failure}");
         }
     }
+}
+
+#[test]
+fn a_replica_that_differs_in_one_bit_is_found_on_whichever_rank_it_is() {
+    let problem =
+        GemmAr { m: 5, n: 7, k: 6, dtype: DType::F32, partial: Partial::default(), all_reduce: AllReduce::Auto };
+    for rank in 0..3 {
+        let mut session = session(&[2, 1]);
+        let given = inputs(&problem, Fill::Real, 3, 0).unwrap();
+        let instance = session.operator(problem).unwrap();
+        let (wanted, _) = instance.run(&given).unwrap();
+        let c = *instance.placements(Rank(rank)).find(|p| p.tensor == "c").unwrap();
+        let mut bytes = instance.read(&c);
+        assert_eq!(bytes, wanted.get("c").unwrap().bytes(), "every rank has all of C");
+        bytes[(2 * 7 + 3) * 4] ^= 1;
+        instance.write(&c, &bytes);
+        let failure = instance.gather().unwrap_err();
+        // Which of two ranks is wrong, nobody can say: named is the second.
+        let second = rank.max(1);
+        let is_named = matches!(failure, Failure::Replica { tensor: "c", row: 2, column: 3, rank } if rank == second);
+        assert!(is_named, "rank {rank}: {failure}");
+        bytes[(2 * 7 + 3) * 4] ^= 1;
+        instance.write(&c, &bytes);
+        assert_eq!(instance.gather().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn an_infinity_that_meets_a_partial_beyond_its_range_may_be_no_number_and_any_other_may_not() {
+    let f16 = |shape: [u64; 2], values: &[f32]| Tensor::from_f32(shape.to_vec(), DType::F16, values).unwrap();
+    // Rank 0 adds an infinity, rank 1 minus 2^30: as a partial in f16 that is minus infinity.
+    let given = Tensors::from([("a", f16([1, 2], &[f32::INFINITY, 32768.0])), ("b", f16([2, 1], &[1.0, -32768.0]))]);
+    let none = Tensors::from([("c", f16([1, 1], &[f32::NAN]))]);
+    for (partial, is_infinite) in [(Partial::Narrow, false), (Partial::F32, true)] {
+        let problem = GemmRs { m: 1, n: 1, k: 2, dtype: DType::F16, partial };
+        let (found, _) = session(&[1, 1]).operator(problem).unwrap().run(&given).unwrap();
+        assert_eq!(found.get("c").unwrap().to_f32()[0] == f32::INFINITY, is_infinite);
+        let verdict = |outputs| check(&problem, &given, outputs, Extent::All, &[], 0);
+        assert!(verdict(&found).is_ok());
+        assert_eq!(verdict(&none).is_ok(), !is_infinite);
+    }
+}
+
+#[test]
+fn a_row_said_to_be_where_no_row_is_is_an_error() {
+    let problem = MoeDispatchGemm { tokens: 4, hidden: 3, inner: 2, experts: 3, topk: 2, dtype: DType::F32 };
+    let mut session = session(&[2]);
+    let given = inputs(&problem, Fill::Real, 3, 0).unwrap();
+    let instance = session.operator(problem).unwrap();
+    instance.run(&given).unwrap();
+    let routed = instance.programs().programs()[1].routed[0];
+    let places = Placement { tensor: "y", span: routed.rows, row: 0, column: 0 };
+    let mut bytes = instance.read(&places);
+    bytes[5 * 4..6 * 4].copy_from_slice(&routed.span.rows.to_le_bytes());
+    instance.write(&places, &bytes);
+    let failure = instance.gather().unwrap_err();
+    assert!(matches!(failure, Failure::Place { tensor: "y", row: 5, rank: 1, .. }), "{failure}");
 }
 
 #[test]
@@ -145,7 +203,7 @@ fn another_split_of_roles_between_launches_changes_nothing_but_time() {
             roles.set(RoleName::Compute, compute);
             roles.set(RoleName::Send, send);
             instance.set_roles(&roles).unwrap();
-            let tensors = inputs(&problem, Fill::Integers, 2, epoch as u64);
+            let tensors = inputs(&problem, Fill::Exact, 2, epoch as u64).unwrap();
             let (outputs, report) = instance.run(&tensors).unwrap();
             let of = |role| report.roles.iter().filter(move |r| r.role == role).map(|r| r.ctas).collect::<Vec<_>>();
             assert_eq!((of(RoleName::Compute), of(RoleName::Send)), (vec![compute], vec![send]));
@@ -191,11 +249,11 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
         for tokens in [1, 40, 7] {
             let layer = MoeFfn { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::Bf16 };
             let dispatch = MoeDispatchGemm { tokens, hidden: 24, inner: 16, experts: 5, topk: 2, dtype: DType::F16 };
-            let given = inputs(&layer, Fill::Real, 3, epoch);
+            let given = inputs(&layer, Fill::Real, 3, epoch).unwrap();
             let (found, report) = session.operator(layer).unwrap().run(&given).unwrap();
             check(&layer, &given, &found, Extent::All, &[], 0).unwrap();
             assert_eq!(report.inter_out, report.inter_law);
-            let given = inputs(&dispatch, Fill::Integers, 4, epoch);
+            let given = inputs(&dispatch, Fill::Exact, 4, epoch).unwrap();
             let instance = session.operator(dispatch).unwrap();
             let (found, _) = instance.run(&given).unwrap();
             let errors = check(&dispatch, &given, &found, Extent::All, &[], 0).unwrap();
@@ -203,7 +261,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
             let tiles = instance.tiles();
             assert!(check(&dispatch, &given, &found, Extent::Sampled, &tiles, 1).unwrap().elements > 0);
             let product = problem(30, 20, 10);
-            let given = inputs(&product, Fill::Integers, 5, epoch);
+            let given = inputs(&product, Fill::Exact, 5, epoch).unwrap();
             let (found, _) = session.operator(product).unwrap().run(&given).unwrap();
             check(&product, &given, &found, Extent::All, &[], 0).unwrap();
         }
@@ -214,7 +272,7 @@ fn experts_of_changing_sizes_interleave_with_a_product_in_one_session() {
 fn the_check_of_experts_names_a_wrong_element_and_takes_no_zeros_for_an_answer() {
     let mut session = session(&[1]);
     let layer = MoeFfn { tokens: 9, hidden: 16, inner: 8, experts: 3, topk: 2, dtype: DType::Bf16 };
-    let given = inputs(&layer, Fill::Real, 3, 0);
+    let given = inputs(&layer, Fill::Real, 3, 0).unwrap();
     let (found, _) = session.operator(layer).unwrap().run(&given).unwrap();
     let mut values = found.get("y").unwrap().to_f32();
     values[5 * 16 + 3] += 2.0;

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mkernel_core::validate::EPOCHS;
-use mkernel_core::{Executor, Instruction, Op, Placement, Program, Span, Verified, Violation, validate};
+use mkernel_core::{Executor, Instruction, Mask, Op, Placement, Program, Segment, Span, Verified, Violation, validate};
 use mkernel_sim::{Options, Seeded, find_races};
 
 use crate::mutate::{Mutation, apply_all};
@@ -54,6 +54,8 @@ pub fn kind(violation: &Violation) -> &'static str {
         Violation::NotWritten { .. } => "not-written",
         Violation::Race { .. } => "race",
         Violation::Overrun { .. } => "overrun",
+        Violation::Form { .. } => "form",
+        Violation::Pick { .. } => "pick",
         Violation::ByteLaw { .. } => "byte-law",
         Violation::TooLarge { .. } => "too-large",
     }
@@ -97,7 +99,7 @@ pub fn judge(original: &[Program], mutant: Vec<Program>, oracle: Oracle<'_>) -> 
         Ok(Ok(verified)) => Arc::new(verified),
     };
     let run = |seed, epochs| catch_unwind(AssertUnwindSafe(|| is_right(&verified, seed, epochs, oracle)));
-    for (seed, epochs) in [(1, 2), (2, 2), (3, 12)] {
+    for (seed, epochs) in [(1, 2), (2, 2), (3, 50)] {
         match run(seed, epochs) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return Verdict::Oracle,
@@ -167,6 +169,12 @@ fn deeds(programs: &[Program]) -> Vec<Deed> {
             |p: &Placement, is_output| Deed { text: text(p), reads: vec![p.span], writes: vec![p.span], is_output };
         all.extend(program.inputs.iter().map(|p| host(p, false)));
         all.extend(program.outputs.iter().map(|p| host(p, true)));
+        all.extend(program.routed.iter().map(|r| Deed {
+            text: format!("{} {} by {}", r.tensor, bytes(&r.span), bytes(&r.rows)),
+            reads: vec![r.span, r.rows],
+            writes: Vec::new(),
+            is_output: true,
+        }));
     }
     all.sort_by(|a, b| a.text.cmp(&b.text));
     all
@@ -180,16 +188,26 @@ fn deed(program: &Program, i: &Instruction) -> Deed {
         Op::Release => (format!("release {:?}", writes.iter().map(bytes).collect::<Vec<_>>()), Vec::new(), Vec::new()),
         Op::Put(id) => {
             let put = program.put(id);
-            let text = format!("put {:?} {:?}", (bytes(&put.source), bytes(&put.target)), put.count);
+            let text = format!("put {:?} {:?}", (bytes(&put.source), bytes(&put.target)), put.count.map(|c| bytes(&c)));
             (text, [Some(put.source), put.count].into_iter().flatten().collect(), vec![put.target])
         }
         op => {
             let reads: Vec<_> = program.segments(i).iter().map(|s| program.reads(s).to_vec()).collect();
-            let listed: Vec<_> = reads.iter().map(|spans| list(spans)).collect();
+            let positions = program.segments(i).iter().map(|s| position(program, i, s));
+            let listed: Vec<_> = reads.iter().map(|spans| list(spans)).zip(positions).collect();
             (format!("{op:?} {listed:?} {:?}", list(writes)), reads.concat(), writes.to_vec())
         }
     };
     Deed { text, reads, writes, is_output: false }
+}
+
+/// What the position of a segment means: of keys, only how many of them each row sees.
+fn position(program: &Program, i: &Instruction, segment: &Segment) -> Vec<u64> {
+    let Op::Attention { mask, query, .. } = i.op else { return vec![segment.position] };
+    let keys = u64::from(program.reads(segment).last().map_or(0, |values| values.rows));
+    let rows = program.writes(i).first().map_or(0, |output| output.rows);
+    let seen = |row: u32| (query + u64::from(row) + 1).saturating_sub(segment.position).min(keys);
+    (0..rows).map(|row| if mask == Mask::None { keys } else { seen(row) }).collect()
 }
 
 /// All deeds but those that only signal.

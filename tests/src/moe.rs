@@ -207,24 +207,28 @@ pub fn read(operator: &dyn Operator, executor: &dyn Executor, verified: &Verifie
 }
 
 /// Bytes that each rank must send over the NIC: its tokens once to every other node with one of their experts, and sums
-/// back the same way. Computed from the table alone.
-pub fn nic_bytes(shape: &Shape, world: &World, ids: &[i32], returns: bool) -> Vec<u64> {
-    let owner = |index: u64, of: u64| {
-        let owns = |r: &u64| mkernel_core::world::share(of, u64::from(world.size()), *r).contains(&index);
-        mkernel_core::Rank((0..u64::from(world.size())).find(owns).expect("every index has an owner") as u32)
+/// back the same way. Computed from the table and the GPUs of each node alone: shares are ceil, then floor; a token comes to
+/// the rank whose index on its node is that of the source, modulo what the node has.
+pub fn nic_bytes(shape: &Shape, gpus: &[u32], ids: &[i32], returns: bool) -> Vec<u64> {
+    let ranks: Vec<(usize, usize)> =
+        gpus.iter().enumerate().flat_map(|(node, &g)| (0..g as usize).map(move |index| (node, index))).collect();
+    let owners = |count: u64| -> Vec<usize> {
+        let (each, more) = (count as usize / ranks.len(), count as usize % ranks.len());
+        (0..ranks.len()).flat_map(|r| std::iter::repeat_n(r, each + usize::from(r < more))).collect()
     };
-    let mut bytes = vec![0; world.size() as usize];
+    let (sources, experts) = (owners(shape.tokens), owners(shape.experts));
+    let mut bytes = vec![0; ranks.len()];
     let row = shape.hidden * shape.dtype.bytes();
-    for (token, slots) in ids.chunks_exact(shape.topk as usize).enumerate() {
-        let source = owner(token as u64, shape.tokens);
-        let experts = slots.iter().filter(|&&id| id >= 0).map(|&id| owner(id as u64, shape.experts));
-        let mut nodes: Vec<_> = experts.map(|r| world.node_of(r)).filter(|&n| n != world.node_of(source)).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        for node in nodes {
-            bytes[source.0 as usize] += row;
+    for (&source, slots) in sources.iter().zip(ids.chunks_exact(shape.topk as usize)) {
+        let (home, index) = ranks[source];
+        for (node, &count) in gpus.iter().enumerate().filter(|&(node, _)| node != home) {
+            if !slots.iter().any(|&id| usize::try_from(id).is_ok_and(|id| ranks[experts[id]].0 == node)) {
+                continue;
+            }
+            bytes[source] += row;
             if returns {
-                bytes[world.rail(node, world.index_of(source)).0 as usize] += row;
+                let rail = ranks.iter().position(|&r| r == (node, index % count as usize));
+                bytes[rail.expect("a node has that rank")] += row;
             }
         }
     }

@@ -32,6 +32,10 @@ pub enum Change {
     Wait(u32, usize, Option<CellId>),
     /// The same for a wait of which data picks.
     Picked(u32, usize, Option<CellId>),
+    /// A wait of which data picks and the next one change places.
+    SwapPicked(u32, usize),
+    /// A segment stands elsewhere on its axis.
+    Position(u32, u64),
     /// A span read is dropped or replaced.
     Read(u32, usize, Option<Span>),
     /// Two operands change places.
@@ -68,6 +72,8 @@ pub enum Change {
     Input(usize, Span),
     /// The host reads an output elsewhere.
     Output(usize, Span),
+    /// The host reads rows that data placed, or their places, elsewhere.
+    Routed(usize, Option<Span>, Option<Span>),
     /// The law says one byte more.
     Law,
 }
@@ -171,6 +177,7 @@ impl Change {
         match self {
             Change::Wait(s, at, _) => at < p.waits(at_segment(s)).len(),
             Change::Picked(s, at, _) => at < p.picked(at_segment(s)).len(),
+            Change::SwapPicked(s, at) => at + 1 < p.picked(at_segment(s)).len(),
             Change::Read(s, at, _) => at < p.reads(at_segment(s)).len(),
             Change::SwapReads(s) => p.reads(at_segment(s)).len() > 1,
             Change::Write(place, at, _) => at < p.writes(at_place(place)).len(),
@@ -187,6 +194,13 @@ impl Change {
         match self {
             Change::Wait(s, at, by) => edit(&mut p.waits, &mut p.segments[s as usize].waits, at, by),
             Change::Picked(s, at, by) => edit(&mut p.waits, &mut p.segments[s as usize].picked, at, by),
+            Change::SwapPicked(s, at) => {
+                let picked = p.picked(&p.segments[s as usize]);
+                let (a, b) = (picked[at], picked[at + 1]);
+                edit(&mut p.waits, &mut p.segments[s as usize].picked, at, Some(b));
+                edit(&mut p.waits, &mut p.segments[s as usize].picked, at + 1, Some(a));
+            }
+            Change::Position(s, by) => segment(p, s).position = by,
             Change::Read(s, at, by) => edit(&mut p.spans, &mut p.segments[s as usize].reads, at, by),
             Change::SwapReads(s) => {
                 let reads = segment(p, s).reads.clone();
@@ -232,6 +246,10 @@ impl Change {
             Change::SwapNext((lane, index)) => p.lanes[lane].instructions.swap(index, index + 1),
             Change::Input(at, by) => p.inputs[at].span = by,
             Change::Output(at, by) => p.outputs[at].span = by,
+            Change::Routed(at, span, rows) => {
+                let routed = &mut p.routed[at];
+                (routed.span, routed.rows) = (span.unwrap_or(routed.span), rows.unwrap_or(routed.rows));
+            }
             Change::Law => p.law.inter_out += 1,
         }
     }

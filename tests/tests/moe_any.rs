@@ -110,8 +110,8 @@ fn a_token_that_names_one_expert_in_every_slot_is_multiplied_once_and_counts_in_
     let verified = moe::verified(&wide(7, 4, 4).ffn(), &World::new(&[1]).unwrap(), &RoleCtas::default());
     let program = &verified.programs()[0];
     let slots = program.lanes[0].instructions.iter().filter(|i| i.op.name() == "expert").count();
-    // Pairs are at most 7 tokens times 4 experts: 28 / 3 tiles and one for each expert, times columns 3 + 2.
-    assert_eq!(slots, (28 / 3 + 4) * 5);
+    // Pairs are at most 7 tokens times 4 experts: 3 tiles for each expert, times columns 3 + 2.
+    assert_eq!(slots, 12 * 5);
 }
 
 #[test]
@@ -137,6 +137,26 @@ fn a_token_goes_once_to_a_node_however_many_of_its_experts_are_there() {
     moe::write(&operator, &mut executor, &verified, &values);
     // Token 0 of rank 0 crosses once for four experts, token 1 stays, token 2 is at home, token 3 crosses for expert 0.
     assert_eq!(executor.launch().unwrap().inter_out, [28, 0, 0, 28]);
+}
+
+#[test]
+fn three_nodes_and_uneven_ones_carry_over_the_nic_exactly_what_the_table_needs() {
+    let shape = wide(29, 11, 3);
+    for gpus in [&[1, 1, 1][..], &[3, 2], &[3, 1, 2], &[2, 3, 1, 2], &[1, 4]] {
+        let world = World::new(gpus).unwrap();
+        for operator in operators(&shape) {
+            let verified = moe::verified(&*operator, &world, &RoleCtas::default());
+            let mut executor = Seeded::new(verified.clone(), Options::default()).unwrap();
+            let mut random = fastrand::Rng::with_seed(8);
+            for choice in Choice::ALL {
+                let values = Values::real(&shape, choice, &mut random);
+                moe::write(&*operator, &mut executor, &verified, &values);
+                let wanted = moe::nic_bytes(&shape, gpus, &values.ids, operator.name() == "moe-ffn");
+                assert_eq!(executor.launch().unwrap().inter_out, wanted, "{} on {world}, {choice:?}", operator.name());
+                assert_eq!(operator.routed_law(&world, &values.ids), Some(wanted), "the law of {}", operator.name());
+            }
+        }
+    }
 }
 
 #[test]

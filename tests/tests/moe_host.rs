@@ -78,7 +78,7 @@ proptest! {
             let values = Values::exact(&shape, choice, &mut random);
             let (found, sent) = launch(&operator, &mut executor, &verified, &values);
             prop_assert_eq!(found, exact(&shape, moe::dispatch_oracle(&shape, &values)), "{:?}", values.ids);
-            prop_assert_eq!(sent, moe::nic_bytes(&shape, &world, &values.ids, false));
+            prop_assert_eq!(sent, moe::nic_bytes(&shape, &gpus, &values.ids, false));
         }
     }
 
@@ -93,7 +93,7 @@ proptest! {
             let values = Values::exact(&shape, choice, &mut random);
             let (found, sent) = launch(&operator, &mut executor, &verified, &values);
             prop_assert_eq!(found, exact(&shape, moe::ffn_oracle(&shape, &values)), "{:?}", values.ids);
-            prop_assert_eq!(sent, moe::nic_bytes(&shape, &world, &values.ids, true));
+            prop_assert_eq!(sent, moe::nic_bytes(&shape, &gpus, &values.ids, true));
         }
     }
 

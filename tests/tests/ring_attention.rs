@@ -83,7 +83,7 @@ proptest! {
         let (mut one, mut two) = (session(&gpus, Schedule::Seeded(seed)), session(&gpus, Schedule::Threads));
         let (one, two) = (one.operator(op).unwrap(), two.operator(op).unwrap());
         for epoch in 0..epochs {
-            let given = inputs(&op, Fill::Real, seed, epoch);
+            let given = inputs(&op, Fill::Real, seed, epoch).unwrap();
             let (outputs, report) = one.run(&given).unwrap();
             prop_assert_eq!(&report.inter_out, &report.inter_law);
             check(&op, &given, &outputs, Extent::All, &[], 0).unwrap();
@@ -132,7 +132,7 @@ fn small(mask: Mask, dtype: DType) -> RingAttention {
 
 /// `q` scaled so that scores reach about `top`.
 fn steep(op: &RingAttention, top: f32) -> Tensors {
-    let mut given = inputs(op, Fill::Real, 5, 0);
+    let mut given = inputs(op, Fill::Real, 5, 0).unwrap();
     let q = given.get("q").unwrap();
     let values: Vec<f32> = q.to_f32().iter().map(|x| x * top).collect();
     let q = Tensor::from_f32(q.shape().to_vec(), q.dtype(), &values).unwrap();
@@ -156,7 +156,7 @@ fn scores_up_to_a_thousand_neither_overflow_nor_vanish() {
 #[test]
 fn a_nan_in_keys_and_values_reaches_exactly_the_rows_that_see_it() {
     let op = small(Mask::Causal, DType::Bf16);
-    let mut given = inputs(&op, Fill::Real, 9, 0);
+    let mut given = inputs(&op, Fill::Real, 9, 0).unwrap();
     for name in ["k", "v"] {
         let tensor = given.get(name).unwrap();
         let mut values = tensor.to_f32();
@@ -173,14 +173,14 @@ fn a_nan_in_keys_and_values_reaches_exactly_the_rows_that_see_it() {
 #[test]
 fn zeros_do_not_pass_the_check() {
     let op = small(Mask::None, DType::Bf16);
-    let zeros = Tensors::from([("o", Tensor::zeros(&op.tensors()[3]))]);
-    assert!(check(&op, &inputs(&op, Fill::Real, 1, 0), &zeros, Extent::All, &[], 0).is_err());
+    let zeros = Tensors::from([("o", Tensor::zeros(&op.tensors()[3]).unwrap())]);
+    assert!(check(&op, &inputs(&op, Fill::Real, 1, 0).unwrap(), &zeros, Extent::All, &[], 0).is_err());
 }
 
 #[test]
 fn role_splits_do_not_change_a_bit() {
     let op = small(Mask::Causal, DType::F16);
-    let given = inputs(&op, Fill::Real, 3, 0);
+    let given = inputs(&op, Fill::Real, 3, 0).unwrap();
     let wanted = run(&op, &[2, 2], Schedule::Threads, &given);
     for (compute, intra) in [(1, 1), (2, 1), (1, 2)] {
         let mut roles = RoleCtas::default();

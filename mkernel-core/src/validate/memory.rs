@@ -1,14 +1,17 @@
 //! One writer per byte, written before read, read before released or overwritten.
 
+use std::ops::Range;
+
 use super::cells::{Event, segment_event, transfer_event};
-use super::graph::{Claim, Graph};
-use super::violation::{Party, Violation};
-use super::{EPOCHS, find};
+use super::claims::{Claims, Refuted, Subject};
+use super::find;
+use super::graph::Graph;
+use super::search::Search;
+use super::violation::Violation;
 use crate::program::Op;
 use crate::region::Span;
-use crate::signal::{Born, CellId};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Read,
     Write,
@@ -17,33 +20,64 @@ enum Kind {
 
 /// One event's touch of memory; the same in every epoch.
 #[derive(Clone, Copy, Debug)]
-struct Access {
-    span: Span,
+struct Access<'a> {
+    span: &'a Span,
     event: Event,
     kind: Kind,
     /// Epochs by which the event lies after the one whose bytes it touches: 1 for the host reading outputs.
     later: u32,
 }
 
-/// Checks the memory and the cells of every program that is to be proved.
+/// One access, or reads of one span that hang on the same waits.
+struct Group<'a> {
+    first: Access<'a>,
+    /// The events, as a set of claims.
+    events: Range<u32>,
+    /// Bytes of the span that somebody writes.
+    covered: u64,
+}
+
+/// Checks the memory and the cells of every program that is to be proved. Where both are wrong, the memory says more.
 pub(super) fn check(graph: &Graph<'_>) -> Result<(), Violation> {
-    collect(graph).into_iter().try_for_each(|accesses| check_region(graph, accesses))?;
-    (0..graph.programs.len()).filter(|&p| graph.is_proved(p)).try_for_each(|p| check_cells(graph, p))
+    let mut search = Search::new(graph);
+    let mut overrun = None;
+    for (index, regions) in collect(graph).into_iter().enumerate() {
+        if !graph.is_proved(index) {
+            continue;
+        }
+        let mut claims = Claims::default();
+        regions.into_iter().try_for_each(|accesses| check_region(graph, accesses, &mut claims))?;
+        super::reuse::claim(graph, index as u32, &mut claims);
+        match claims.refute(graph, &mut search).map(|refuted| violation(graph, index, &refuted)) {
+            Some(violation @ Violation::Overrun { .. }) => overrun = overrun.or(Some(violation)),
+            Some(violation) => return Err(violation),
+            None => {}
+        }
+    }
+    overrun.map_or(Ok(()), Err)
+}
+
+fn violation(graph: &Graph<'_>, index: usize, refuted: &Refuted) -> Violation {
+    let (first, second) = (graph.party_of(refuted.before), graph.party_of(refuted.after));
+    match refuted.subject {
+        Subject::Bytes { span, first_epoch, second_epoch } => {
+            let (first_epoch, second_epoch) = (u64::from(first_epoch), u64::from(second_epoch));
+            Violation::Race { first, first_epoch, second, second_epoch, span }
+        }
+        Subject::Cell(cell) => {
+            Violation::Overrun { rank: graph.programs[index].rank, cell, waiter: first, raiser: second }
+        }
+    }
 }
 
 /// All accesses to the memory of proved programs, by program and region.
-fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
-    let mut first_region = Vec::with_capacity(graph.programs.len());
-    let mut regions = 0;
-    for program in graph.programs {
-        first_region.push(regions);
-        regions += program.regions.len();
-    }
-    let mut buckets: Vec<Vec<Access>> = vec![Vec::new(); regions];
-    let mut add = |span: &Span, event: Event, kind: Kind, later: u32| {
+fn collect<'a>(graph: &Graph<'a>) -> Vec<Vec<Vec<Access<'a>>>> {
+    let mut buckets: Vec<Vec<Vec<Access<'a>>>> =
+        graph.programs.iter().map(|p| vec![Vec::new(); p.regions.len()]).collect();
+    let mut add = |span: &'a Span, event: Event, kind: Kind, later: u32| {
         let Some(owner) = find(graph.programs, span.rank) else { return };
         if !span.is_empty() && graph.is_proved(owner) {
-            buckets[first_region[owner] + span.region.0 as usize].push(Access { span: *span, event, kind, later });
+            buckets[owner][span.region.0 as usize].push(Access { span, event, kind, later });
         }
     };
     for (index, program) in graph.programs.iter().enumerate() {
@@ -76,149 +110,116 @@ fn collect(graph: &Graph<'_>) -> Vec<Vec<Access>> {
     buckets
 }
 
-/// Sweeps one region by offset: finds every pair that shares a byte, one of them a write, and claims its order.
-fn check_region(graph: &Graph<'_>, mut accesses: Vec<Access>) -> Result<(), Violation> {
-    accesses.sort_by_key(|a| a.span.offset);
-    let mut covered = vec![0u64; accesses.len()];
-    let mut claims = Vec::new();
-    let (mut reads, mut writes): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
-    for current in 0..accesses.len() {
-        let access = accesses[current];
-        let live = |&i: &usize| accesses[i].span.end().is_some_and(|end| end > access.span.offset);
-        writes.retain(live);
-        for &other in &writes {
-            pair(graph, &accesses, other, current, &mut covered, &mut claims)?;
+/// How many groups of one span a read is compared with: enough for the few ways in which reads of one span wait.
+const GROUPS: usize = 16;
+
+/// Joins reads of one span that are alike, in order of offsets. Events that also write here stay by themselves: what an
+/// event writes is not what it reads.
+fn group<'a>(graph: &Graph<'a>, mut accesses: Vec<Access<'a>>, claims: &mut Claims) -> Vec<Group<'a>> {
+    let mut writers: Vec<Event> = accesses.iter().filter(|a| a.kind != Kind::Read).map(|a| a.event).collect();
+    writers.sort_unstable();
+    let place = |s: &Span| (s.offset, s.rows, s.row_bytes, s.stride);
+    accesses.sort_by_key(|a| (place(a.span), a.kind, a.later));
+    let mut groups = Vec::new();
+    for same in accesses.chunk_by(|a, b| a.span == b.span && (a.kind, a.later) == (b.kind, b.later)) {
+        let mut found: Vec<(Access<'a>, Vec<Event>)> = Vec::new();
+        for access in same {
+            let is_alone = access.kind != Kind::Read || writers.binary_search(&access.event).is_ok();
+            let like = |(first, _): &&mut (Access<'a>, Vec<Event>)| graph.are_alike(first.event, access.event);
+            match found.iter_mut().rev().take(GROUPS).filter(|_| !is_alone).find(like) {
+                Some((_, events)) => events.push(access.event),
+                None => found.push((*access, vec![access.event])),
+            }
         }
-        if access.kind == Kind::Read {
-            reads.push(current);
-            continue;
-        }
-        reads.retain(live);
-        for &other in &reads {
-            pair(graph, &accesses, other, current, &mut covered, &mut claims)?;
-        }
-        if access.kind == Kind::Write {
-            claim(graph, (&access, 0), (&access, 1), current, &mut claims);
-        }
-        writes.push(current);
+        groups.extend(found.into_iter().map(|(first, events)| Group { first, events: claims.set(events), covered: 0 }));
     }
-    for (access, &bytes) in accesses.iter().zip(&covered) {
-        let missing = access.span.bytes() - bytes;
-        if access.kind == Kind::Read && missing > 0 {
-            return Err(Violation::NotWritten { party: graph.party_of(access.event), span: access.span, missing });
-        }
-    }
-    match graph.refute(claims) {
-        None => Ok(()),
-        Some(claim) => {
-            let ((first, first_epoch), (second, second_epoch)) = (graph.party(claim.before), graph.party(claim.after));
-            let span = accesses[claim.subject as usize].span;
-            Err(Violation::Race { first, first_epoch, second, second_epoch, span })
-        }
-    }
+    groups
 }
 
-/// Judges two accesses that may share bytes.
-fn pair(
-    graph: &Graph<'_>,
-    accesses: &[Access],
-    i: usize,
-    j: usize,
-    covered: &mut [u64],
-    claims: &mut Vec<Claim>,
-) -> Result<(), Violation> {
-    let shared = accesses[i].span.overlap(&accesses[j].span);
-    if shared == 0 {
-        return Ok(());
+/// Sweeps one region by offset: finds all that shares a byte, one of them a write, and claims its order.
+fn check_region<'a>(graph: &Graph<'a>, accesses: Vec<Access<'a>>, claims: &mut Claims) -> Result<(), Violation> {
+    let mut groups = group(graph, accesses, claims);
+    let (mut reads, mut writes): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    for current in 0..groups.len() {
+        let Access { span, kind, .. } = groups[current].first;
+        let live = |&i: &usize| groups[i].first.span.end().is_some_and(|end| end > span.offset);
+        writes.retain(live);
+        if kind != Kind::Read {
+            reads.retain(live);
+        }
+        let others = if kind == Kind::Read { &[][..] } else { &reads };
+        for &other in writes.iter().chain(others) {
+            let [a, b] = groups.get_disjoint_mut([other, current]).expect("the other one came before");
+            pair(graph, a, b, claims)?;
+        }
+        match kind {
+            Kind::Read => reads.push(current),
+            Kind::Write => {
+                claim(graph, (&groups[current], 0), (&groups[current], 1), span, claims);
+                writes.push(current);
+            }
+            Kind::Release => writes.push(current),
+        }
     }
-    let (a, b) = (&accesses[i], &accesses[j]);
-    if a.event == b.event && a.later == b.later && (a.kind == Kind::Read) != (b.kind == Kind::Read) {
-        // One event reads before it writes: what it writes is not what it reads, and nothing else writes that.
-        return Ok(());
-    }
-    match (a.kind, b.kind) {
-        (Kind::Read, Kind::Read) => {}
-        (Kind::Write, Kind::Read) => {
-            covered[j] += shared;
-            claim(graph, (a, 0), (b, 0), j, claims);
-            claim(graph, (b, 0), (a, 1), j, claims);
-        }
-        (Kind::Read, Kind::Write) => {
-            covered[i] += shared;
-            claim(graph, (b, 0), (a, 0), i, claims);
-            claim(graph, (a, 0), (b, 1), i, claims);
-        }
-        (Kind::Release, Kind::Read) => claim(graph, (b, 0), (a, 0), j, claims),
-        (Kind::Read, Kind::Release) => claim(graph, (a, 0), (b, 0), i, claims),
-        (Kind::Release, Kind::Write) => {
-            claim(graph, (b, 0), (a, 0), j, claims);
-            claim(graph, (a, 0), (b, 1), j, claims);
-        }
-        (Kind::Write, Kind::Release) => {
-            claim(graph, (a, 0), (b, 0), i, claims);
-            claim(graph, (b, 0), (a, 1), i, claims);
-        }
-        (Kind::Write, Kind::Write) | (Kind::Release, Kind::Release) => {
-            let (first, second) = (graph.party_of(a.event), graph.party_of(b.event));
-            return Err(Violation::TwoWriters { first, second, span: b.span });
+    for Group { first, covered, .. } in groups {
+        let missing = first.span.bytes() - covered;
+        if first.kind == Kind::Read && missing > 0 {
+            return Err(Violation::NotWritten { party: graph.party_of(first.event), span: *first.span, missing });
         }
     }
     Ok(())
 }
 
-/// Claims, for every epoch e, that the first access of e + its shift precedes the second of e + its shift.
-fn claim(graph: &Graph<'_>, before: (&Access, u32), after: (&Access, u32), subject: usize, claims: &mut Vec<Claim>) {
-    let (is_one_epoch, is_read) = (before.1 == after.1 && before.0.later == after.0.later, after.0.kind == Kind::Read);
-    if is_one_epoch && graph.is_direct(before.0.event, after.0.event, is_read) {
-        return;
+/// Judges accesses that may share bytes.
+fn pair<'a>(graph: &Graph<'a>, a: &mut Group<'a>, b: &mut Group<'a>, claims: &mut Claims) -> Result<(), Violation> {
+    let shared = a.first.span.overlap(b.first.span);
+    if shared == 0 {
+        return Ok(());
     }
-    for epoch in 0..EPOCHS - before.1.max(after.1) {
-        let node = |(access, shift): (&Access, u32)| graph.node(access.event, epoch + shift + access.later);
-        let claim = Claim { before: node(before), after: node(after), is_read, subject: subject as u32 };
-        if !graph.is_obvious(claim.before, claim.after) {
-            claims.push(claim);
+    let (x, y) = (a.first, b.first);
+    if x.event == y.event && x.later == y.later && (x.kind == Kind::Read) != (y.kind == Kind::Read) {
+        // One event reads before it writes: what it writes is not what it reads, and nothing else writes that.
+        return Ok(());
+    }
+    let (earlier, then) = match (x.kind, y.kind) {
+        (Kind::Read, Kind::Read) => return Ok(()),
+        (Kind::Write, Kind::Write) | (Kind::Release, Kind::Release) => {
+            let (first, second) = (graph.party_of(x.event), graph.party_of(y.event));
+            return Err(Violation::TwoWriters { first, second, span: *y.span });
+        }
+        // Written, then read, then released; whatever comes last, before it is written again.
+        (Kind::Write, _) | (Kind::Read, Kind::Release) => (a, b),
+        (_, Kind::Write) | (Kind::Release, Kind::Read) => (b, a),
+    };
+    claim(graph, (earlier, 0), (then, 0), y.span, claims);
+    if earlier.first.kind == Kind::Write {
+        claim(graph, (then, 0), (earlier, 1), y.span, claims);
+        if then.first.kind == Kind::Read {
+            then.covered += shared;
         }
     }
+    Ok(())
 }
 
-/// Contributions for the next epoch come after every wait of this one, and after the put that fills the cell in this one:
-/// a put sets a value, and two of them the wrong way round would let the cell fall.
-fn check_cells(graph: &Graph<'_>, index: usize) -> Result<(), Violation> {
-    let program = &graph.programs[index];
-    let mut claims = Vec::new();
-    let mut subjects: Vec<(CellId, Event, Event)> = Vec::new();
-    for cell in (0..program.cells.len() as u32).map(CellId) {
-        // A put goes to another rank, so it is alone in its cell; what else other ranks raise are additions.
-        let puts =
-            graph.contributions.events(graph.contributions.flat(index as u32, cell)).iter().filter(|e| {
-                e.program != index as u32 && e.local >= transfer_event(&graph.programs[e.program as usize], 0)
-            });
-        for &put in puts {
-            for epoch in 0..EPOCHS - 1 {
-                let (before, after) = (graph.node(put, epoch), graph.node(put, epoch + 1));
-                claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
-            }
-            subjects.push((cell, put, put));
+/// Claims, for every epoch e, that the first accesses of e + their shift precede the second ones of e + their shift.
+fn claim(graph: &Graph<'_>, before: (&Group<'_>, u32), after: (&Group<'_>, u32), span: &Span, claims: &mut Claims) {
+    let (earlier, then) = (&before.0.first, &after.0.first);
+    let (first_epoch, second_epoch) = (before.1 + earlier.later, after.1 + then.later);
+    let (gap, is_read) = (second_epoch as i32 - first_epoch as i32, then.kind == Kind::Read);
+    // Groups are events of one program and of one kind, so what is obvious or direct for one is so for all.
+    if graph.is_obvious(earlier.event, then.event, gap) {
+        return;
+    }
+    let mut left = before.0.events.clone();
+    if gap == 0 {
+        let open = |&event: &Event| !graph.is_direct(event, then.event, is_read);
+        let rest: Vec<Event> = claims.events(&left).iter().copied().filter(open).collect();
+        if rest.is_empty() {
+            return;
+        }
+        if rest.len() < left.len() {
+            left = claims.set(rest);
         }
     }
-    for (segment, s) in program.segments.iter().enumerate() {
-        let waiter = Event { program: index as u32, local: segment_event(segment as u32) };
-        for &cell in program.waits(s).iter().chain(program.picked(s)) {
-            // A credit is filled in an epoch for the wait of the next one.
-            let shift = u32::from(program.cell(cell).born == Born::Empty);
-            for &raiser in graph.contributions.events(graph.contributions.flat(index as u32, cell)) {
-                for epoch in 0..EPOCHS - shift {
-                    let (before, after) = (graph.node(waiter, epoch), graph.node(raiser, epoch + shift));
-                    if !graph.is_obvious(before, after) {
-                        claims.push(Claim { before, after, is_read: false, subject: subjects.len() as u32 });
-                    }
-                }
-                subjects.push((cell, waiter, raiser));
-            }
-        }
-    }
-    let Some(claim) = graph.refute(claims) else { return Ok(()) };
-    let (cell, waiter, raiser) = subjects[claim.subject as usize];
-    let (waiter, raiser): (Party, Party) = (graph.party_of(waiter), graph.party_of(raiser));
-    Err(Violation::Overrun { rank: program.rank, cell, waiter, raiser })
+    claims.push(&left, &after.0.events, gap, is_read, Subject::Bytes { span: *span, first_epoch, second_epoch });
 }

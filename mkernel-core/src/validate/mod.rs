@@ -8,9 +8,12 @@
 //!   completes; its waits hold there too, and what its CTA and its lane claimed before it is complete, so it runs.
 //! - **memory**: within an epoch every byte has one writer, is written before it is read, and is read before it is
 //!   released; every access of an epoch comes before the next epoch's writes of the same bytes. Order is signals and
-//!   launch boundaries only. Three epochs are unrolled: the first with its initial credits, and two that follow.
+//!   launch boundaries only. Three epochs are run, the first with its initial credits; order between any two epochs follows
+//!   from that between the first ones, since edges repeat.
 //! - **cells**: a contribution for the next epoch comes after every wait and every put of this one, so a full count means
 //!   what it says and no cell ever falls.
+//! - **forms**: what is read as an index, as a count or as the rows of a tile is written there in that form, so numbers in
+//!   memory stay within their planned bounds; a wait that data may pick orders the part for which it stands.
 //! - **bytes**: what crosses the NIC is what the operator's formula says.
 //!
 //! It never calls a planner and looks at no tensor: programs written by hand are judged alike.
@@ -19,10 +22,15 @@
 //! rank, whose cells must all be accounted for. The others may be cut down to what concerns it ([`Program::toward`]).
 
 mod cells;
+mod claims;
+mod forms;
 mod graph;
 mod memory;
+mod picks;
 mod progress;
+mod reuse;
 mod routed;
+mod search;
 mod structure;
 mod violation;
 
@@ -31,7 +39,7 @@ pub use violation::{At, LaneFault, Malformed, Party, Violation};
 use crate::program::Program;
 use crate::world::{Rank, World};
 
-/// Epochs that are unrolled.
+/// Epochs that the abstract run unrolls.
 pub const EPOCHS: u32 = 3;
 
 /// How much of the world was proved.
@@ -132,5 +140,6 @@ fn prove(mut programs: Vec<Program>, rank: Option<Rank>) -> Result<Verified, Vio
     progress::check(&programs, &contributions)?;
     let graph = graph::Graph::new(&programs, &contributions, only)?;
     memory::check(&graph)?;
+    forms::check(&programs, only)?;
     Ok(Verified { programs, scope: if rank.is_none() { Scope::World } else { Scope::Rank } })
 }

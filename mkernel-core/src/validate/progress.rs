@@ -1,10 +1,12 @@
 //! The abstract run: one CTA per lane, no data. It ends if and only if no run can hang.
 
+use std::collections::HashMap;
+
 use super::cells::Contributions;
 use super::structure::at;
 use super::violation::Violation;
 use super::{EPOCHS, find};
-use crate::program::{LaneId, Op, Program};
+use crate::program::{LaneId, Op, Program, Segment, Slice};
 use crate::signal::{CellId, reached};
 use crate::world::Rank;
 
@@ -24,6 +26,9 @@ struct Run<'a> {
     /// Lanes waiting for a cell, by cell.
     waiting: Vec<Vec<(u32, u16)>>,
     positions: Vec<Vec<Position>>,
+    /// By program: of each list that data picks from, the epoch that last looked at it and how many of its cells it found full,
+    /// from the first on. Counters only rise, so they stay full, and those that share a list go on from there.
+    picked: Vec<HashMap<Slice, (u32, usize)>>,
     /// Lanes of each program that have not ended the running epoch.
     running: Vec<usize>,
     /// Lanes that can go on.
@@ -55,6 +60,7 @@ impl<'a> Run<'a> {
             waiting: vec![Vec::new(); values.len()],
             values,
             positions: programs.iter().map(|p| vec![start; p.lanes.len()]).collect(),
+            picked: vec![HashMap::new(); programs.len()],
             running: programs.iter().map(|p| p.lanes.len()).collect(),
             ready: (0..programs.len() as u32)
                 .flat_map(|p| (0..programs[p as usize].lanes.len() as u16).map(move |l| (p, l)))
@@ -71,7 +77,8 @@ impl<'a> Run<'a> {
             let Some(instruction) = instructions.get(position.instruction as usize) else {
                 return self.end_lane(index);
             };
-            if let Some(cell) = self.unmet(index, lane) {
+            let segment = &program.segments(instruction)[position.segment as usize];
+            if let Some(cell) = self.unmet(index, segment, position.epoch) {
                 let flat = self.contributions.flat(index, cell);
                 return self.waiting[flat as usize].push((index, lane));
             }
@@ -95,16 +102,24 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The first unmet wait of the segment that a lane stands at.
-    fn unmet(&self, index: u32, lane: u16) -> Option<CellId> {
+    /// The first unmet wait of a segment.
+    fn unmet(&mut self, index: u32, segment: &Segment, epoch: u32) -> Option<CellId> {
         let program = &self.programs[index as usize];
-        let position = self.positions[index as usize][usize::from(lane)];
-        let instruction = &program.lanes[usize::from(lane)].instructions[position.instruction as usize];
-        let segment = &program.segments(instruction)[position.segment as usize];
-        program.waits(segment).iter().chain(program.picked(segment)).copied().find(|&cell| {
-            let wanted = program.cell(cell).threshold(u64::from(position.epoch));
-            !reached(self.values[self.contributions.flat(index, cell) as usize], wanted)
-        })
+        let is_full = |cell: CellId| {
+            let value = self.values[self.contributions.flat(index, cell) as usize];
+            reached(value, program.cell(cell).threshold(u64::from(epoch)))
+        };
+        let unmet = program.waits(segment).iter().copied().find(|&cell| !is_full(cell));
+        if unmet.is_some() || segment.picked.is_empty() {
+            return unmet;
+        }
+        let list = program.picked(segment);
+        let (last, full) = self.picked[index as usize].entry(segment.picked.clone()).or_default();
+        if *last != epoch {
+            (*last, *full) = (epoch, 0);
+        }
+        *full += list[*full..].iter().take_while(|&&cell| is_full(cell)).count();
+        list.get(*full).copied()
     }
 
     fn raise(&mut self, rank: Rank, cell: CellId, amount: u32) {
@@ -131,13 +146,15 @@ impl<'a> Run<'a> {
     }
 
     /// The first lane that has not ended, if any.
-    fn stuck(&self) -> Result<(), Violation> {
+    fn stuck(&mut self) -> Result<(), Violation> {
         for (index, program) in self.programs.iter().enumerate() {
-            for (lane, position) in self.positions[index].iter().enumerate() {
-                if position.instruction as usize == program.lanes[lane].instructions.len() {
+            for lane in 0..program.lanes.len() {
+                let position = self.positions[index][lane];
+                let Some(instruction) = program.lanes[lane].instructions.get(position.instruction as usize) else {
                     continue;
-                }
-                let Some(cell) = self.unmet(index as u32, lane as u16) else { continue };
+                };
+                let segment = &program.segments(instruction)[position.segment as usize];
+                let Some(cell) = self.unmet(index as u32, segment, position.epoch) else { continue };
                 let epoch = u64::from(position.epoch);
                 return Err(Violation::Deadlock {
                     at: at(program, LaneId(lane as u16), position.instruction),

@@ -3,7 +3,7 @@
 use super::violation::{At, LaneFault, Malformed, Party, Violation};
 use super::{find, routed};
 use crate::dtype::DType;
-use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Slice};
+use crate::program::{Instruction, Lane, LaneId, Op, Program, Put, PutId, Segment, Slice};
 use crate::region::Span;
 use crate::signal::CellId;
 use crate::world::Rank;
@@ -29,9 +29,15 @@ pub(super) fn check_program(program: &Program) -> Result<(), Violation> {
         check_lane(program, LaneId(id), lane)?;
     }
     let mut posted = vec![false; program.puts.len()];
+    // Many segments may share one long list, so lists are looked through one by one only if something is wrong.
+    let cells_exist = program.waits.iter().all(|c| (c.0 as usize) < program.cells.len());
     for (lane, index, instruction) in program.instructions() {
-        let at = at(program, lane, index);
-        check_instruction(program, instruction, &mut posted).map_err(|what| Violation::Malformed { at, what })?;
+        let malformed = |what| Violation::Malformed { at: at(program, lane, index), what };
+        check_pools(program, instruction).map_err(malformed)?;
+        if !cells_exist {
+            check_waits(program, instruction).map_err(malformed)?;
+        }
+        check_instruction(program, instruction, &mut posted).map_err(malformed)?;
     }
     match posted.iter().position(|p| !p) {
         Some(put) => Err(Violation::UnpostedPut { rank: program.rank, put: PutId(put as u32) }),
@@ -68,7 +74,8 @@ fn inside(slice: &Slice, len: usize) -> bool {
     slice.start <= slice.end && slice.end as usize <= len
 }
 
-fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
+/// The lists of an instruction lie in their pools.
+fn check_pools(program: &Program, i: &Instruction) -> Result<(), Malformed> {
     let pools = inside(&i.segments, program.segments.len())
         && inside(&i.writes, program.spans.len())
         && inside(&i.signals, program.signals.len());
@@ -79,15 +86,21 @@ fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) ->
     if segments.is_empty() {
         return Err(Malformed::NoSegment);
     }
-    for segment in segments {
-        let waits = inside(&segment.waits, program.waits.len()) && inside(&segment.picked, program.waits.len());
-        if !waits || !inside(&segment.reads, program.spans.len()) {
-            return Err(Malformed::Slice);
-        }
-        if program.waits(segment).iter().chain(program.picked(segment)).any(|c| c.0 as usize >= program.cells.len()) {
-            return Err(Malformed::Cell);
-        }
+    let waits = |s: &Segment| [&s.waits, &s.picked].into_iter().all(|list| inside(list, program.waits.len()));
+    match segments.iter().all(|s| waits(s) && inside(&s.reads, program.spans.len())) {
+        true => Ok(()),
+        false => Err(Malformed::Slice),
     }
+}
+
+/// An instruction waits for cells that there are.
+fn check_waits(program: &Program, i: &Instruction) -> Result<(), Malformed> {
+    let mut waits = program.segments(i).iter().flat_map(|s| program.waits(s).iter().chain(program.picked(s)));
+    if waits.any(|c| c.0 as usize >= program.cells.len()) { Err(Malformed::Cell) } else { Ok(()) }
+}
+
+fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
+    let segments = program.segments(i);
     let spans = || segments.iter().flat_map(|s| program.reads(s)).chain(program.writes(i));
     if spans().any(|s| s.rows > 1 && s.stride < s.row_bytes) {
         return Err(Malformed::Stride);
@@ -106,6 +119,10 @@ fn check_instruction(program: &Program, i: &Instruction, posted: &mut [bool]) ->
 fn check_op(program: &Program, i: &Instruction, posted: &mut [bool]) -> Result<(), Malformed> {
     let (segments, writes) = (program.segments(i), program.writes(i));
     let no_reads = segments.iter().all(|s| program.reads(s).is_empty());
+    let has_axis = matches!(i.op, Op::Attention { .. } | Op::Route { .. } | Op::Merge { .. });
+    if !has_axis && segments.iter().any(|s| s.position != 0) {
+        return Err(Malformed::Position);
+    }
     match i.op {
         Op::Release => {
             let own = writes.iter().all(|s| s.rank == program.rank);

@@ -69,8 +69,8 @@ pub enum Malformed {
     /// An operation on floats is given integers.
     #[error("it computes with integers; it takes bf16, f16 or f32")]
     Element,
-    /// Rows or keys beyond position 2^64.
-    #[error("its positions do not fit in 64 bits")]
+    /// Rows or keys beyond position 2^64, or a position where the operation has no axis.
+    #[error("its positions do not fit in 64 bits, or it has no use for them")]
     Position,
     /// The put index does not exist or belongs to two instructions.
     #[error("its put does not exist or is posted by another instruction too")]
@@ -234,6 +234,22 @@ pub enum Violation {
         waiter: Party,
         /// Who raises it too early.
         raiser: Party,
+    },
+    /// A read of something as an index, a count or the rows of a tile, of bytes that are written in no such form.
+    #[error("{party} takes {span} for an index, a count or rows of a tile, and nothing writes it there in that form")]
+    Form {
+        /// Who uses it.
+        party: Party,
+        /// What it uses.
+        span: Span,
+    },
+    /// Data may pick a way past the wait that orders a part of what is gathered.
+    #[error("{at} gathers from {span}, and who writes a part of it does not raise the wait picked for that part")]
+    Pick {
+        /// The instruction.
+        at: At,
+        /// What it gathers from.
+        span: Span,
     },
     /// NIC bytes differ from the operator's formula.
     #[error("{rank} moves {actual} bytes {direction} over the NIC per epoch; the law says {law}")]

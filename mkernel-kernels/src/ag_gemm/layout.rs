@@ -15,7 +15,7 @@ const B: RegionId = RegionId(1);
 const C: RegionId = RegionId(2);
 
 /// Bytes of a chunk that the planner aims at: large enough for full link rate, small enough to overlap.
-const CHUNK_BYTES: u64 = 256 << 10;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A tile's rows come from at most this many chunks of one shard, so that its waits stay few.
 const CHUNKS_PER_TILE: u64 = 8;
@@ -28,6 +28,11 @@ pub(super) struct Layout<'a> {
     pub(super) node: Node,
     pub(super) profile: &'a Profile,
     chunk_rows: u64,
+    /// Rows of a shard: the first `longer` shards have one more.
+    floor: u64,
+    longer: u64,
+    /// Chunks of a shard, and of a longer one.
+    chunks: [u64; 2],
     /// This rank's columns of B and C.
     columns: Range<u64>,
 }
@@ -51,13 +56,18 @@ impl<'a> Layout<'a> {
         profile: &'a Profile,
     ) -> Result<Layout<'a>, PlanError> {
         let size = u64::from(world.size());
+        let chunk_rows = chunk_rows(problem.k * problem.dtype.bytes(), u64::from(profile.tile_m));
+        let floor = problem.m / size;
         let layout = Layout {
             problem,
             world,
             rank,
             node: world.node_of(rank),
             profile,
-            chunk_rows: chunk_rows(problem.k * problem.dtype.bytes(), u64::from(profile.tile_m)),
+            chunk_rows,
+            floor,
+            longer: problem.m % size,
+            chunks: [floor, floor + 1].map(|rows| rows.div_ceil(chunk_rows)),
             columns: share(problem.n, size, u64::from(rank.0)),
         };
         check_instructions(layout.tiles().saturating_add(layout.copies()).saturating_add(layout.sends()))?;
@@ -112,13 +122,14 @@ impl<'a> Layout<'a> {
 
     /// The rows of A that `rank` owns.
     pub(super) fn rows(&self, rank: Rank) -> Range<u64> {
-        share(self.problem.m, u64::from(self.world.size()), u64::from(rank.0))
+        let index = u64::from(rank.0);
+        let start = index * self.floor + index.min(self.longer);
+        start..start + self.floor + u64::from(index < self.longer)
     }
 
     /// Number of chunks of the shard of `rank`.
     pub(super) fn chunk_count(&self, rank: Rank) -> u64 {
-        let rows = self.rows(rank);
-        (rows.end - rows.start).div_ceil(self.chunk_rows)
+        self.chunks[usize::from(u64::from(rank.0) < self.longer)]
     }
 
     /// The chunks of the shard of `source`, in order.
@@ -145,9 +156,8 @@ impl<'a> Layout<'a> {
     }
 
     /// The rank that owns row `row`.
-    fn owner(&self, row: u64) -> Rank {
-        let size = u64::from(self.world.size());
-        let (floor, longer) = (self.problem.m / size, self.problem.m % size);
+    pub(super) fn owner(&self, row: u64) -> Rank {
+        let (floor, longer) = (self.floor, self.longer);
         let long_rows = longer * (floor + 1);
         let rank = if row < long_rows { row / (floor + 1) } else { longer + (row - long_rows) / floor };
         Rank(rank as u32)
@@ -171,10 +181,8 @@ impl<'a> Layout<'a> {
 
     /// Chunks of all shards before that of `rank`.
     fn chunks_before(&self, rank: Rank) -> u64 {
-        let size = u64::from(self.world.size());
-        let (floor, longer) = (self.problem.m / size, self.problem.m % size);
-        let long = u64::from(rank.0).min(longer);
-        long * (floor + 1).div_ceil(self.chunk_rows) + (u64::from(rank.0) - long) * floor.div_ceil(self.chunk_rows)
+        let long = u64::from(rank.0).min(self.longer);
+        long * self.chunks[1] + (u64::from(rank.0) - long) * self.chunks[0]
     }
 
     // Spans.

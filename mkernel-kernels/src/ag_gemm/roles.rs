@@ -30,10 +30,17 @@ impl Role for Compute<'_> {
         let l = self.0;
         let (tile_m, tile_n) = (u64::from(l.profile.tile_m), u64::from(l.profile.tile_n));
         if l.width() > 0 {
-            for start in rows_by_arrival(l) {
-                let end = (start + tile_m).min(l.problem.m);
+            let rows = rows_by_arrival(l);
+            // A strip: rows that come from one rank, so that none holds the others up.
+            for strip in rows
+                .chunk_by(|a, b| l.owner(*a) == l.owner(*b))
+                .flat_map(|rows| rows.chunks(l.profile.strip() as usize))
+            {
                 for column in (0..l.width()).step_by(tile_n as usize) {
-                    self.tile(lane, (start, end), (column, (column + tile_n).min(l.width())));
+                    for &start in strip {
+                        let end = (start + tile_m).min(l.problem.m);
+                        self.tile(lane, (start, end), (column, (column + tile_n).min(l.width())));
+                    }
                 }
             }
         }
@@ -90,6 +97,9 @@ impl Role for Intra<'_> {
 
     fn fill(&self, lane: &mut LaneBuilder<'_>) {
         let l = self.0;
+        if l.world.node_peers(l.rank).next().is_none() {
+            return;
+        }
         let landed = by_arrival(l.landing_sources().flat_map(|s| l.chunks(s)), |c| arrival(l, c));
         for chunk in l.chunks(l.rank).chain(landed) {
             for peer in l.world.node_peers(l.rank) {

@@ -1,10 +1,12 @@
 //! The host's half of a rank while a kernel runs: it pops tickets and raises what their puts retire.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 use mkernel_core::fifo::{Consumer, HEADER_WORDS, channel_over};
 use mkernel_core::proxy::Proxy;
+use mkernel_core::transport::{Contract, Post, PostError, TransportError};
 use mkernel_core::{Addresses, CellId, Fault, FaultKind, Program, Rank, Transport, Verified};
 
 use super::error::CudaError;
@@ -20,7 +22,7 @@ pub(super) struct Agent<T> {
     puts: u64,
     popped: u64,
     consumer: Consumer<Pinned>,
-    proxy: Proxy<T>,
+    proxy: Proxy<Counted<T>>,
     /// Address and value of each cell of the rank.
     cells: Vec<(u64, u64)>,
     retired: Vec<CellId>,
@@ -39,6 +41,9 @@ impl<T: Transport> Agent<T> {
         let words = Pinned::new(context, HEADER_WORDS + options.fifo_slots)?;
         let ring = Ring { address: words.address(), shift: options.fifo_slots.trailing_zeros() };
         let (_, consumer) = channel_over(words, 0)?;
+        let ranks = program.world.ranks();
+        let is_near = ranks.map(|peer| program.world.same_node(program.rank, peer)).collect();
+        let transport = Counted { inner: transport, is_near, bytes: Cell::new((0, 0)) };
         let proxy = Proxy::new(verified, program.rank, options.first_epoch, transport)
             .expect("a verified world has every program");
         let address = |cell| addresses.cell(program.rank, cell).expect("the heap maps every rank");
@@ -48,9 +53,20 @@ impl<T: Transport> Agent<T> {
         Ok((Agent { rank, puts, popped: 0, consumer, proxy, cells, retired: Vec::new() }, ring))
     }
 
+    /// The rank.
+    pub(super) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Starts a launch.
     pub(super) fn begin(&mut self) {
         self.popped = 0;
+        self.proxy.transport().bytes.set((0, 0));
+    }
+
+    /// Payload bytes that the transport took in this launch: to peers of the node, and to others.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        self.proxy.transport().bytes.get()
     }
 
     /// One step of the proxy; raises the cells of retired sources. Whether nothing of this epoch is left to do.
@@ -64,5 +80,33 @@ impl<T: Transport> Agent<T> {
             unsafe { words.write(*address, *value) }.map_err(|_| Fault::new(FaultKind::Died, self.rank))?;
         }
         Ok(self.popped == self.puts && progress.in_flight == 0 && !progress.is_held)
+    }
+}
+
+/// A transport with a count of the bytes that it took.
+#[derive(Debug)]
+struct Counted<T> {
+    inner: T,
+    /// By rank: whether it is of the same node.
+    is_near: Vec<bool>,
+    /// To peers of the node, and to others.
+    bytes: Cell<(u64, u64)>,
+}
+
+impl<T: Transport> Transport for Counted<T> {
+    fn contract(&self) -> Contract {
+        self.inner.contract()
+    }
+
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.inner.post(post)?;
+        let (near, far) = self.bytes.get_mut();
+        let tier = if self.is_near[post.target.rank.0 as usize] { near } else { far };
+        *tier += post.source.bytes();
+        Ok(())
+    }
+
+    fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        self.inner.poll(retired)
     }
 }

@@ -9,11 +9,14 @@ use crate::encode::EncodeError;
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     /// A library of CUDA is not on this machine: install the driver, or the compiler, or name its folder to the loader.
-    #[error("{library} was not found by the loader")]
+    #[error("{library} was not found; install NVIDIA's driver and NVRTC, or put their folder in LD_LIBRARY_PATH")]
     NoLibrary {
         /// The library's file name.
         library: &'static str,
     },
+    /// The driver sees no GPU.
+    #[error("no GPU was found; the driver sees none, or CUDA_VISIBLE_DEVICES hides them")]
+    NoGpu,
     /// The driver refused a call.
     #[error("the CUDA driver refused to {what}")]
     Driver {

@@ -24,7 +24,20 @@ use super::outcome;
 use super::program::{Loaded, Ring};
 use super::running::{Ended, Parts};
 use crate::device::{self, Specialisation};
+use crate::encode::tiles::Engine;
 use crate::encode::{Image, encode};
+
+/// Which engines compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compute {
+    /// Hopper's for matrix products, where the GPU has it; the portable ones for the rest.
+    #[default]
+    Tried,
+    /// Hopper's for attention too. It is as fast as cuDNN alone, but has not run within the kernel on a GPU yet.
+    All,
+    /// Those that run everywhere.
+    Portable,
+}
 
 /// How an executor behaves.
 #[derive(Clone, Debug)]
@@ -41,6 +54,8 @@ pub struct Options {
     pub cache: Option<std::path::PathBuf>,
     /// The epoch of the first launch.
     pub first_epoch: u64,
+    /// Which engines compute.
+    pub compute: Compute,
 }
 
 impl Default for Options {
@@ -52,6 +67,7 @@ impl Default for Options {
             poison: false,
             cache: None,
             first_epoch: 0,
+            compute: Compute::Tried,
         }
     }
 }
@@ -88,8 +104,16 @@ impl<T: Transport> CudaExecutor<T> {
         }
         assert_eq!(transports.len(), verified.programs().len(), "one transport per rank");
         let addresses = heap.addresses();
-        let images: Vec<Image> = verified.programs().iter().map(|p| encode(p, &addresses)).collect::<Result<_, _>>()?;
-        let module = Module::load(context, &compile(context, &images, &options)?)?;
+        let (major, minor) = context.compute_capability().asked("tell its compute capability")?;
+        let engine = match options.compute {
+            Compute::Tried if major == 9 => Engine::for_products(verified.programs(), &addresses),
+            Compute::All if major == 9 => Engine::of(verified.programs(), &addresses),
+            _ => None,
+        };
+        let encode = |p| encode(p, &addresses, engine.as_ref());
+        let images: Vec<Image> = verified.programs().iter().map(encode).collect::<Result<_, _>>()?;
+        let specialisation = Specialisation::of(&images, (major * 10 + minor) as u32, engine);
+        let module = Module::load(context, &compile(&specialisation, &options)?, &specialisation)?;
         let mut agents = Vec::new();
         let mut rings = vec![Ring::default(); images.len()];
         for (program, transport) in verified.programs().iter().zip(transports) {
@@ -121,7 +145,7 @@ impl<T: Transport> CudaExecutor<T> {
 
     fn finish(&mut self, ended: Result<Duration, Fault>) -> Result<Run, Fault> {
         let failed = |_: CudaError| Fault::new(FaultKind::Died, Rank(0));
-        let parts = self.parts.as_ref().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
+        let parts = self.parts.as_mut().ok_or(Fault::new(FaultKind::Died, Rank(0)))?;
         match (outcome::fault(&parts.record, &self.verified), ended) {
             // Whoever raised the abort word knows more than those who saw it.
             (Some(fault), Err(host)) if fault.kind == FaultKind::Aborted => Err(host),
@@ -133,9 +157,9 @@ impl<T: Transport> CudaExecutor<T> {
                 let programs = self.verified.programs().iter();
                 for ((program, ctas), totals) in programs.zip(&parts.loaded.ctas).zip(&totals) {
                     run.lanes.extend(outcome::lane_stats(&self.verified, program.rank, ctas, totals));
-                    let (intra, inter) = program.bytes_out();
-                    run.intra_out.push(intra);
-                    run.inter_out.push(inter);
+                    let (near, far) = parts.put_bytes(program.rank);
+                    run.intra_out.push(outcome::peer_bytes(program, totals) + near);
+                    run.inter_out.push(far);
                 }
                 Ok(run)
             }
@@ -198,10 +222,8 @@ impl<T: Transport> Executor for CudaExecutor<T> {
     }
 }
 
-/// The kernel's machine code for what `images` use, from the cache if it is there.
-fn compile(context: &CudaContext, images: &[Image], options: &Options) -> Result<Vec<u8>, CudaError> {
-    let (major, minor) = context.compute_capability().asked("tell its compute capability")?;
-    let specialisation = Specialisation::of(images, (major * 10 + minor) as u32);
+/// The kernel's machine code, from the cache if it is there.
+fn compile(specialisation: &Specialisation, options: &Options) -> Result<Vec<u8>, CudaError> {
     let (nvrtc, source, flags) = (Nvrtc::find()?, device::source(), specialisation.options());
     let make = || Ok(nvrtc.compile(&source, &flags)?.cubin);
     let (major, minor) = nvrtc.version();

@@ -4,8 +4,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mkernel_core::executor::LaneStats;
-use mkernel_core::{CellId, Fault, FaultKind, LaneId, PutId, Rank, Verified};
+use mkernel_core::{CellId, Fault, FaultKind, Instruction, LaneId, Op, Program, PutId, Rank, Span, Verified};
 
+use crate::encode::data_decides_peer_bytes;
 use crate::encode::layout::{FaultCode, FaultRecord, LaneTotals};
 
 /// Words of a fault record.
@@ -57,11 +58,23 @@ pub(super) fn fault(record: &[AtomicU64], verified: &Verified) -> Option<Fault> 
 
 /// The other rank that raises a cell, by a signal or by a put.
 fn source_of(verified: &Verified, rank: Rank, cell: CellId) -> Option<Rank> {
-    let raises = |program: &&mkernel_core::Program| {
+    let raises = |program: &&Program| {
         let signals = program.signals.iter().any(|s| (s.rank, s.cell) == (rank, cell));
         signals || program.puts.iter().any(|p| (p.target.rank, p.cell) == (rank, cell))
     };
     verified.programs().iter().filter(|p| p.rank != rank).find(raises).map(|p| p.rank)
+}
+
+/// Bytes that CTAs of `program` wrote to peers of the node: as planned, or as counted where data decides.
+pub(super) fn peer_bytes(program: &Program, totals: &[LaneTotals]) -> u64 {
+    let planned = |instruction: &Instruction| {
+        let is_away = |span: &&Span| span.rank != program.rank;
+        let counts = instruction.op != Op::Release && !data_decides_peer_bytes(program, instruction);
+        let spans = program.writes(instruction).iter().filter(is_away);
+        if counts { spans.map(Span::bytes).sum() } else { 0 }
+    };
+    let counted: u64 = totals.iter().map(|t| t.peer_bytes).sum();
+    program.instructions().map(|(_, _, i)| planned(i)).sum::<u64>() + counted
 }
 
 /// The lanes of `rank` with what they did.

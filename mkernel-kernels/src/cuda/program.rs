@@ -7,6 +7,7 @@ use mkernel_core::abi::AbiType;
 
 use super::error::CudaError;
 use super::memory::{Buffer, read_entries};
+use super::tensor_map;
 use crate::encode::Image;
 use crate::encode::layout::{HomeEntry, LaneTotals, RankEntry};
 
@@ -17,6 +18,30 @@ pub(super) struct Ring {
     pub(super) shift: u32,
 }
 
+/// What the lanes of a rank did: counters that only rise, and where they were.
+#[derive(Debug)]
+struct Counted {
+    buffer: Buffer,
+    before: Vec<LaneTotals>,
+}
+
+const NOTHING: LaneTotals = LaneTotals { tasks: 0, busy_ns: 0, wait_ns: 0, peer_bytes: 0 };
+
+impl Counted {
+    fn since(&mut self) -> Result<Vec<LaneTotals>, CudaError> {
+        let now: Vec<LaneTotals> = read_entries(&self.buffer, self.before.len())?;
+        let passed = |(now, before): (&LaneTotals, &LaneTotals)| LaneTotals {
+            tasks: now.tasks.wrapping_sub(before.tasks),
+            busy_ns: now.busy_ns.wrapping_sub(before.busy_ns),
+            wait_ns: now.wait_ns.wrapping_sub(before.wait_ns),
+            peer_bytes: now.peer_bytes.wrapping_sub(before.peer_bytes),
+        };
+        let since = now.iter().zip(&self.before).map(passed).collect();
+        self.before = now;
+        Ok(since)
+    }
+}
+
 /// The launch's tables on the device.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -24,7 +49,7 @@ pub(super) struct Loaded {
     pub(super) homes: Buffer,
     /// Home CTAs by rank and lane.
     pub(super) ctas: Vec<Vec<u32>>,
-    totals: Vec<(Buffer, usize)>,
+    totals: Vec<Counted>,
     /// Pools, claims and heads that `ranks` leads to.
     _pools: Vec<Buffer>,
 }
@@ -44,7 +69,10 @@ impl Loaded {
                 waits: pools.keep(&image.waits)?,
                 spans: pools.keep(&image.spans)?,
                 signals: pools.keep(&image.signals)?,
-                claims: pools.keep(&vec![0u32; lanes])?,
+                tiles: pools.keep_any(&image.tiles.tiles)?,
+                boxes: pools.keep_any(&image.tiles.boxes)?,
+                maps: pools.keep(&tensor_map::encode_all(context, &image.tiles.maps)?)?,
+                claims: pools.keep(&vec![0u32; 2 * lanes])?,
                 totals: counted.address(),
                 fifo_head: pools.keep(&[0u64])?,
                 fifo: ring.address,
@@ -53,7 +81,7 @@ impl Loaded {
                 lane_count: lanes as u32,
                 reserved: 0,
             });
-            totals.push((counted, lanes));
+            totals.push(Counted { buffer: counted, before: vec![NOTHING; lanes] });
         }
         let ctas: Vec<Vec<u32>> = images.iter().map(|i| i.ctas.clone()).collect();
         let ranks = Buffer::of(context, &entries)?;
@@ -78,9 +106,9 @@ impl Loaded {
         self.totals.len() as u32
     }
 
-    /// What the lanes of each rank did in the last launch.
-    pub(super) fn totals(&self) -> Result<Vec<Vec<LaneTotals>>, CudaError> {
-        self.totals.iter().map(|(buffer, lanes)| read_entries(buffer, *lanes)).collect()
+    /// What the lanes of each rank did since this was asked last.
+    pub(super) fn totals(&mut self) -> Result<Vec<Vec<LaneTotals>>, CudaError> {
+        self.totals.iter_mut().map(Counted::since).collect()
     }
 }
 
@@ -101,6 +129,11 @@ struct Pools<'a> {
 }
 
 impl Pools<'_> {
+    /// As `keep`; 0 for no items.
+    fn keep_any<T: AbiType>(&mut self, items: &[T]) -> Result<u64, CudaError> {
+        if items.is_empty() { Ok(0) } else { self.keep(items) }
+    }
+
     fn keep<T: AbiType>(&mut self, items: &[T]) -> Result<u64, CudaError> {
         let buffer = Buffer::of(self.context, items)?;
         let address = buffer.address();

@@ -26,8 +26,8 @@ pub(super) struct Parts<T> {
     end: CudaEvent,
     module: Module,
     pub(super) loaded: Loaded,
-    /// The epoch, the progress, and the claim of the fault record.
-    _counters: [Buffer; 3],
+    /// The epoch, the progress, the claim of the fault record and the exits.
+    _counters: [Buffer; 4],
     pub(super) record: Pinned,
     /// Word 0: not 0 once the launch is to unwind.
     abort: Pinned,
@@ -55,8 +55,9 @@ impl<T: Transport> Parts<T> {
         options: &Options,
     ) -> Result<Parts<T>, CudaError> {
         let event = || context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).asked("make an event");
-        let epoch = Buffer::of(context, &[options.first_epoch.wrapping_sub(1)])?;
-        let (progress, fault_claim) = (Buffer::of(context, &[0u64])?, Buffer::of(context, &[0u32])?);
+        let epoch = Buffer::of(context, &[options.first_epoch])?;
+        let progress = Buffer::of(context, &[0u64])?;
+        let (fault_claim, exits) = (Buffer::of(context, &[0u32])?, Buffer::of(context, &[0u32])?);
         let (record, abort) = (Pinned::new(context, outcome::FAULT_WORDS)?, Pinned::new(context, 1)?);
         let entry = LaunchEntry {
             ranks: loaded.ranks.address(),
@@ -65,6 +66,7 @@ impl<T: Transport> Parts<T> {
             fault: record.address(),
             fault_claim: fault_claim.address(),
             abort: abort.address(),
+            exits: exits.address(),
             progress: progress.address(),
             deadline_ns: u64::try_from(options.deadline.as_nanos()).unwrap_or(u64::MAX),
             rank_count: loaded.rank_count(),
@@ -77,7 +79,7 @@ impl<T: Transport> Parts<T> {
             end: event()?,
             module,
             loaded,
-            _counters: [epoch, progress, fault_claim],
+            _counters: [epoch, progress, fault_claim, exits],
             record,
             abort,
             entry,
@@ -93,6 +95,11 @@ impl<T: Transport> Parts<T> {
         self.loaded.assign(context, ctas)?;
         self.entry.homes = self.loaded.homes.address();
         Ok(())
+    }
+
+    /// Payload bytes that puts of `rank` carried in the last launch: to peers of the node, and to others.
+    pub(super) fn put_bytes(&self, rank: Rank) -> (u64, u64) {
+        self.agents.iter().find(|agent| agent.rank() == rank).map_or((0, 0), Agent::bytes)
     }
 
     /// One launch to its end, serving tickets meanwhile; the time between its events.

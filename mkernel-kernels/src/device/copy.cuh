@@ -4,7 +4,7 @@
 // Ordinary loads: the source may have been written in this launch, so the read-only path is never used.
 #pragma once
 
-#include "sync.cuh"
+#include "team.cuh"
 
 namespace mk {
 
@@ -49,22 +49,22 @@ __device__ __forceinline__ bool is_contiguous(const SpanEntry& span) {
 /// Copies a span to one of the same shape: as one run where both are contiguous, else a warp a row.
 __device__ __forceinline__ void copy_span(const SpanEntry& to, const SpanEntry& from) {
     if (is_contiguous(to) && is_contiguous(from)) {
-        copy_run(to.address, from.address, to.rows * to.row_bytes, threadIdx.x, blockDim.x);
+        copy_run(to.address, from.address, to.rows * to.row_bytes, team::thread(), team::kThreads);
         return;
     }
-    for (u32 row = threadIdx.x / 32; row < to.rows; row += blockDim.x / 32) {
-        copy_run(to.address + row * to.stride, from.address + row * from.stride, to.row_bytes, threadIdx.x % 32, 32);
+    for (u32 row = team::thread() / 32; row < to.rows; row += team::kThreads / 32) {
+        copy_run(to.address + row * to.stride, from.address + row * from.stride, to.row_bytes, team::thread() % 32, 32);
     }
 }
 
 /// Poisons a span.
 __device__ __forceinline__ void poison_span(const SpanEntry& span) {
     if (is_contiguous(span)) {
-        poison_run(span.address, span.rows * span.row_bytes, threadIdx.x, blockDim.x);
+        poison_run(span.address, span.rows * span.row_bytes, team::thread(), team::kThreads);
         return;
     }
-    for (u32 row = threadIdx.x / 32; row < span.rows; row += blockDim.x / 32) {
-        poison_run(span.address + row * span.stride, span.row_bytes, threadIdx.x % 32, 32);
+    for (u32 row = team::thread() / 32; row < span.rows; row += team::kThreads / 32) {
+        poison_run(span.address + row * span.stride, span.row_bytes, team::thread() % 32, 32);
     }
 }
 

@@ -53,6 +53,15 @@ struct GemmTile {
     float* partials;           // split-K: kPartialFloats for each split but the last
 };
 
+/// What a consumer keeps from tile to tile: cursors over the stages, its staging boxes and its swap buffer.
+template <unsigned Stages, unsigned Staging>
+struct GemmConsumer {
+    Ring<Stages> stages;
+    Ring<Staging> boxes;
+    Ring<1> swaps;
+    bool started = false;
+};
+
 /// The compiled-in shape of the engine; `Out` is float for f32 output, else the I/O type's 16-bit carrier.
 ///
 /// Three ways to share a tile's work over CTAs. `ClusterM` = 2: the two CTAs of a pair, one tile above the other, load
@@ -63,6 +72,7 @@ struct GemmTile {
 template <int TileM_, int TileN_, int Stages_, int Boxes_, int ClusterM_, int ClusterK_, int Splits_, class Out_>
 struct GemmShape {
     using Out = Out_;
+    using Consumer = GemmConsumer<Stages_, Boxes_>;
     static constexpr int kTileM = TileM_, kTileN = TileN_, kStages = Stages_, kSplits = Splits_;
     static constexpr int kClusterM = ClusterM_, kClusterK = ClusterK_, kCluster = kClusterM * kClusterK;
     // Each consumer has 64 rows: a half of the tile's rows, or of the columns of a tile of 64 rows.
@@ -157,15 +167,6 @@ __device__ __forceinline__ void release(unsigned empty, unsigned thread) {
 
 }  // namespace gemm_detail
 
-/// What a consumer keeps from tile to tile: cursors over the stages, its staging boxes and its swap buffer.
-template <class Shape>
-struct GemmConsumer {
-    Ring<Shape::kStages> stages;
-    Ring<Shape::kStaging> boxes;
-    Ring<1> swaps;
-    bool started = false;
-};
-
 /// Loads all K blocks of a tile; one lane. `rank` is the CTA's in its cluster.
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_produce(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
@@ -210,7 +211,7 @@ __device__ __forceinline__ void gemm_produce_end(GemmShared<Shape> shared, Ring<
 /// In the first tile consumer 1 waits until consumer 0 has issued its first blocks: side by side from the start, both
 /// would come to their epilogues at once, with no products beside them.
 template <class Shape>
-__device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<Shape> shared, GemmConsumer<Shape>& at,
+__device__ __forceinline__ void gemm_multiply(const GemmTile& tile, GemmShared<Shape> shared, typename Shape::Consumer& at,
                                               unsigned part, unsigned thread, float (&sums)[Shape::kSums]) {
     const int lead = at.started ? 0 : min(tile.blocks, Shape::kLead);
     if (!at.started && part == 1) gemm_detail::meet(gemm_detail::kLeadBarrier, 256);

@@ -59,8 +59,8 @@ __device__ __forceinline__ float4 load_shared(unsigned from) {
 }
 
 /// Stores the first `rows` rows of a box by ordinary stores; the whole warp.
-template <class Out>
-__device__ __forceinline__ void store_rows(const GemmTile& tile, unsigned box, int row, int column, int rows,
+template <class Out, class Tile>
+__device__ __forceinline__ void store_rows(const Tile& tile, unsigned box, int row, int column, int rows,
                                            unsigned lane) {
     constexpr int kUnit = 16 / sizeof(Out);
 #pragma unroll 1
@@ -159,7 +159,7 @@ __device__ __forceinline__ void swap_sums(GemmShared<Shape> shared, Ring<1>& swa
 /// Multiplies one consumer's part of a tile and stages it, or publishes it as a partial if its split is not the last.
 template <class Shape, class Source>
 __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& source, GemmShared<Shape> shared,
-                                             GemmConsumer<Shape>& at, unsigned part, unsigned thread) {
+                                             typename Shape::Consumer& at, unsigned part, unsigned thread) {
     float sums[Shape::kSums];
     gemm_multiply<Shape>(tile, shared, at, part, thread, sums);
     if constexpr (Shape::kClusterK > 1) gemm_detail::swap_sums<Shape>(shared, at.swaps, part, thread, sums);
@@ -192,7 +192,7 @@ __device__ __forceinline__ void gemm_consume(const GemmTile& tile, Source& sourc
 
 /// Waits until the other half of K has read what this consumer sent: its CTA may leave, or use the buffer otherwise.
 template <class Shape>
-__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const GemmConsumer<Shape>& at,
+__device__ __forceinline__ void gemm_consume_end(GemmShared<Shape> shared, const typename Shape::Consumer& at,
                                                  unsigned part) {
     if constexpr (Shape::kClusterK > 1) barrier::wait(shared.room(part), at.swaps.parity ^ 1);
 }

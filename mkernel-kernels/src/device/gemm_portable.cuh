@@ -14,7 +14,7 @@ struct Portable {
     static constexpr u32 kPitchA = kK * 2 + 16, kPitchB = kN * 2 + 16;
     static constexpr u32 kBytesA = kM * kPitchA, kStageBytes = kBytesA + kK * kPitchB;
     static_assert(kStages * kStageBytes <= KernelShape::SHARED_BYTES, "the stages fit");
-    static_assert(KernelShape::THREADS == 256, "2 x 4 warps of 64 x 32");
+    static_assert(team::kThreads == 256, "2 x 4 warps of 64 x 32");
 };
 
 /// The sums of one thread: 4 x 4 products of 16 x 8.
@@ -38,7 +38,7 @@ __device__ __forceinline__ void fetch16(u32 to, u64 from, u32 valid, bool aligne
 /// One thread's part in filling blocks of kRows x kBytes of an operand: one 16-byte column of every kRowStep-th row.
 template <u32 kRows, u32 kBytes, u32 kPitch>
 struct Feed {
-    static constexpr u32 kVectors = kBytes / 16, kRowStep = KernelShape::THREADS / kVectors;
+    static constexpr u32 kVectors = kBytes / 16, kRowStep = team::kThreads / kVectors;
     u64 from;         // this thread's first vector of the next block
     u64 pitch;        // bytes over kRowStep rows of the operand
     long long rows;   // rows left from that vector's on, may be negative
@@ -47,8 +47,8 @@ struct Feed {
 
     /// Starts at row `row` and byte `byte` of the operand.
     __device__ __forceinline__ Feed(const SpanEntry& span, u64 row, u64 byte) {
-        row += threadIdx.x / kVectors;
-        byte += threadIdx.x % kVectors * 16;
+        row += team::thread() / kVectors;
+        byte += team::thread() % kVectors * 16;
         from = span.address + row * span.stride + byte;
         pitch = kRowStep * span.stride;
         rows = static_cast<long long>(span.rows - row);
@@ -58,7 +58,7 @@ struct Feed {
 
     /// Fetches a block to shared memory. Where nothing is valid nothing is read, whatever the address.
     __device__ __forceinline__ void fetch(u32 to) const {
-        to += threadIdx.x / kVectors * kPitch + threadIdx.x % kVectors * 16;
+        to += team::thread() / kVectors * kPitch + team::thread() % kVectors * 16;
         const u32 width = bytes >= 16 ? 16 : bytes > 0 ? static_cast<u32>(bytes) : 0;
 #pragma unroll
         for (u32 i = 0; i < kRows / kRowStep; ++i) {
@@ -68,20 +68,21 @@ struct Feed {
     }
 };
 
-/// Adds one step of K that lies in shared memory.
-template <class Type>
+/// Adds one step of K that lies in shared memory. A warp's columns are two groups of 16, `kApart` bytes apart, which start at
+/// `kWarp` bytes for each warp along N.
+template <class Type, u32 kWarp = 64, u32 kApart = 32>
 __device__ __forceinline__ void multiply_stage(Sums& sums, u32 stage) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u32 lane = team::thread() % 32, warp = team::thread() / 32;
     const u32 row = lane % 16, half = lane / 16 * 16;
     const u32 a_at = stage + (warp / 4 * 64 + row) * Portable::kPitchA + half;
-    const u32 b_at = stage + Portable::kBytesA + row * Portable::kPitchB + warp % 4 * 64 + half;
+    const u32 b_at = stage + Portable::kBytesA + row * Portable::kPitchB + warp % 4 * kWarp + half;
 #pragma unroll
     for (u32 k = 0; k < Portable::kK; k += 16) {
         u32 a[4][4], b[2][4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) load_matrices(a[i], a_at + i * 16 * Portable::kPitchA + k * 2);
 #pragma unroll
-        for (u32 j = 0; j < 2; ++j) load_matrices_transposed(b[j], b_at + k * Portable::kPitchB + j * 32);
+        for (u32 j = 0; j < 2; ++j) load_matrices_transposed(b[j], b_at + k * Portable::kPitchB + j * kApart);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
 #pragma unroll
@@ -114,18 +115,18 @@ __device__ __forceinline__ void multiply_segment(Sums& sums, const SpanEntry& a,
     }
     for (u32 step = 0; step < steps; ++step) {
         async_wait<kStages - 2>();
-        __syncthreads();
+        team::meet();
         if (step + kStages - 1 < steps) fetch(step + kStages - 1);
         async_commit();
         multiply_stage<Type>(sums, shared + step % kStages * Portable::kStageBytes);
     }
     async_wait<0>();
-    __syncthreads();
+    team::meet();
 }
 
 /// Rounds and writes the part of a block that lies inside the tile.
 __device__ __forceinline__ void store_block(const Sums& sums, const SpanEntry& c, u64 row, u64 column, Element output) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, size = element_bytes(output);
+    const u32 lane = team::thread() % 32, warp = team::thread() / 32, size = element_bytes(output);
     const u64 columns = c.row_bytes / size;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {

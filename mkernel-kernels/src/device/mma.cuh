@@ -1,7 +1,7 @@
 // No Rust twin. Tensor core steps of sm_80 and later, and the copies that feed them.
 #pragma once
 
-#include "sync.cuh"
+#include "team.cuh"
 
 namespace mk {
 
@@ -76,6 +76,12 @@ __device__ __forceinline__ unsigned short round_to(float value, F16) {
     return bits;
 }
 
+/// Two floats rounded to 16 bits each, `low` in the low half.
+__device__ __forceinline__ u32 round_pair(float low, float high, Element output) {
+    if (output == Element::Bf16) return round_to(low, Bf16{}) | static_cast<u32>(round_to(high, Bf16{})) << 16;
+    return round_to(low, F16{}) | static_cast<u32>(round_to(high, F16{})) << 16;
+}
+
 /// Writes `low` and, if `both`, `high` after it, rounded to `output`.
 __device__ __forceinline__ void store_pair(u64 to, float low, float high, bool both, Element output) {
     if (output == Element::F32) {
@@ -83,15 +89,13 @@ __device__ __forceinline__ void store_pair(u64 to, float low, float high, bool b
         if (both) at<float>(to)[1] = high;
         return;
     }
-    const bool is_bf16 = output == Element::Bf16;
-    const unsigned short first = is_bf16 ? round_to(low, Bf16{}) : round_to(low, F16{});
-    const unsigned short second = is_bf16 ? round_to(high, Bf16{}) : round_to(high, F16{});
+    const u32 pair = round_pair(low, high, output);
     if (both && (to & 3) == 0) {
-        *at<u32>(to) = first | static_cast<u32>(second) << 16;
+        *at<u32>(to) = pair;
         return;
     }
-    at<unsigned short>(to)[0] = first;
-    if (both) at<unsigned short>(to)[1] = second;
+    at<unsigned short>(to)[0] = static_cast<unsigned short>(pair);
+    if (both) at<unsigned short>(to)[1] = static_cast<unsigned short>(pair >> 16);
 }
 
 /// Bytes of an element.

@@ -1,5 +1,6 @@
-// Every ordering of the device, and the only file with PTX for it. Rust twin: mkernel-core/src/signal.rs, fifo.rs.
+// Every ordering between CTAs, and the only file with PTX for it. Rust twin: mkernel-core/src/signal.rs, fifo.rs.
 //
+// Within a CTA mbarrier.cuh orders shared memory, and tma.cuh what crosses to the copy engine.
 // A release and its acquire name the same scope: `Gpu` when both ends are CTAs of one rank, `System` for anybody else.
 // Both are made by one thread. A barrier of the CTA joins the other threads to it: what they wrote before the barrier is
 // released with it, and what follows the barrier after an acquire sees what was released (PTX causality order).

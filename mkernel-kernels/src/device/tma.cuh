@@ -45,6 +45,19 @@ __device__ __forceinline__ void store(const TensorMap* map, int x, int y, unsign
                  : "memory");
 }
 
+/// Loads `bytes` contiguous bytes, a multiple of 16 at multiples of 16; they count at `barrier`.
+__device__ __forceinline__ void load_run(unsigned target, unsigned long long source, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+                 "l"(source), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+/// Stores `bytes` contiguous bytes, a multiple of 16 at multiples of 16. `commit` must follow.
+__device__ __forceinline__ void store_run(unsigned long long target, unsigned source, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(source), "r"(bytes)
+                 : "memory");
+}
+
 /// Closes a group over this thread's stores since the last one.
 __device__ __forceinline__ void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 

@@ -21,6 +21,42 @@ abi_enum! {
         Gemm = 3,
         /// A sum of sources.
         Reduce = 4,
+        /// One tile of attention.
+        Attention = 5,
+        /// Rows of tokens, packed.
+        Pack = 6,
+        /// The index of a rank.
+        Route = 7,
+        /// One tile of an expert.
+        Expert = 8,
+        /// Weighted sums of a rank's results.
+        Combine = 9,
+        /// Sums of packed partial rows.
+        Merge = 10,
+        /// One tile of a matrix product or of attention, by a Hopper engine.
+        Tile = 11,
+    }
+}
+
+abi_enum! {
+    /// Which keys a row of attention sees; the twin of `mkernel_core::Mask`.
+    pub enum MaskCode {
+        /// All.
+        All = 0,
+        /// Those at its own position and before.
+        Causal = 1,
+    }
+}
+
+abi_enum! {
+    /// What a tile of an expert multiplies; the twin of `mkernel_core::Stage`.
+    pub enum StageCode {
+        /// Gathered rows with one matrix.
+        Up = 0,
+        /// Gathered rows with two matrices, `silu` of the first times the second.
+        Gated = 1,
+        /// The tile's own rows with one matrix.
+        Down = 2,
     }
 }
 
@@ -59,12 +95,18 @@ abi_enum! {
 }
 
 abi_const! {
-    /// The shape of the portable kernel.
+    /// The shape of the kernel.
     pub struct KernelShape {
-        /// Threads of a CTA.
+        /// Threads of a CTA that do an instruction together.
         THREADS = 256,
-        /// Dynamic shared memory of a CTA in bytes.
+        /// Bytes of shared memory that they take as scratch: all that the portable kernel has.
         SHARED_BYTES = 107520,
+        /// Threads that claim, load and store beside them in the pipelined kernel.
+        SERVICE_THREADS = 128,
+        /// Instructions that a CTA of the pipelined kernel has under way.
+        SLOTS = 3,
+        /// Bytes of shared memory behind the engine's, for what is under way.
+        CONTROL_BYTES = 1024,
         /// `LaneEntry::next` of a lane whose CTAs are done when it is drained.
         NO_LANE = u32::MAX,
     }
@@ -86,15 +128,29 @@ abi_struct! {
 
 abi_struct! {
     /// One instruction.
-    pub struct InstructionEntry: size 48 {
+    pub struct InstructionEntry: size 88 {
         /// Address of the u64 number of rows that the ticket of `put` carries, or 0.
         pub rows: u64,
+        /// Position of the first row of Q.
+        pub query: u64,
         /// An `OpCode`.
         pub op: u32,
+        /// A `MaskCode` of attention, a `StageCode` of an expert; 1 for a pack that reads rows packed for `held`.
+        pub variant: u32,
         /// An `Element`: the type of what a product reads, and of a sum's sources that are not f32.
         pub input: u32,
         /// An `Element`: the type of what a product or a sum writes.
         pub output: u32,
+        /// Rows of a tile of an expert.
+        pub tile: u32,
+        /// The experts of a route or a merge, and those that a pack wants: the first,
+        pub expert_first: u32,
+        /// and one past the last.
+        pub expert_end: u32,
+        /// The experts of which a pack reads tokens: the first,
+        pub held_first: u32,
+        /// and one past the last.
+        pub held_end: u32,
         /// The put of a ticket.
         pub put: u32,
         /// Its first segment.
@@ -109,16 +165,99 @@ abi_struct! {
         pub signals: u32,
         /// Signals raised.
         pub signal_count: u32,
+        /// 1 if data decides how many rows go to another rank's memory.
+        pub away: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+abi_struct! {
+    /// The tile of an instruction whose op is `OpCode::Tile`: a product C = A B, or attention with O for C, K for A and V
+    /// for B. Coordinates count elements of the tensor maps, which are named by index.
+    pub struct TileEntry: size 96 {
+        /// Address of the first byte that the map of C covers.
+        pub out: u64,
+        /// Its row pitch in bytes.
+        pub pitch: u64,
+        /// The first segment's `BoxEntry`, so that it is there with the claim: `position`; the rest is below.
+        pub position: u64,
+        /// The map of C.
+        pub c_map: u32,
+        /// First row in C.
+        pub row: u32,
+        /// First column in C.
+        pub column: u32,
+        /// Rows that are written, at least one.
+        pub rows: u32,
+        /// One past the last column that is written, from the first of the map.
+        pub columns: u32,
+        /// Of a product: blocks of 64 of K, over all segments.
+        pub blocks: u32,
+        /// The first segment's first wait.
+        pub waits: u32,
+        /// Its waits.
+        pub wait_count: u32,
+        /// Of attention: the map of Q,
+        pub q_map: u32,
+        /// the first row in Q,
+        pub q_row: u32,
+        /// the first column in Q.
+        pub q_column: u32,
+        /// Of the first segment: `a_map`,
+        pub a_map: u32,
+        /// `a_row`,
+        pub a_row: u32,
+        /// `a_column`,
+        pub a_column: u32,
+        /// `b_map`,
+        pub b_map: u32,
+        /// `b_row`,
+        pub b_row: u32,
+        /// `b_column`,
+        pub b_column: u32,
+        /// `length`.
+        pub length: u32,
+    }
+}
+
+abi_struct! {
+    /// The operands of a segment of a tile. The K of a product starts and ends with both maps.
+    pub struct BoxEntry: size 40 {
+        /// Of attention: position of the first key.
+        pub position: u64,
+        /// The map of A.
+        pub a_map: u32,
+        /// First row in A.
+        pub a_row: u32,
+        /// First column in A.
+        pub a_column: u32,
+        /// The map of B.
+        pub b_map: u32,
+        /// First row in B.
+        pub b_row: u32,
+        /// First column in B.
+        pub b_column: u32,
+        /// Blocks of 64 of K, at least one; or keys.
+        pub length: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
 abi_struct! {
     /// One segment of an instruction.
-    pub struct SegmentEntry: size 16 {
+    pub struct SegmentEntry: size 32 {
+        /// First index along the axis that segments divide.
+        pub position: u64,
         /// The first wait.
         pub waits: u32,
         /// Waits.
         pub wait_count: u32,
+        /// The first of the waits of which data picks.
+        pub picked: u32,
+        /// Those waits.
+        pub picked_count: u32,
         /// The first span read.
         pub reads: u32,
         /// Spans read.
@@ -171,20 +310,22 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the CTAs of a lane did in one launch.
-    pub struct LaneTotals: size 24 {
+    /// What the CTAs of a lane did in all launches.
+    pub struct LaneTotals: size 32 {
         /// Instructions retired.
         pub tasks: u64,
         /// Nanoseconds in instructions, waits left out, over all CTAs.
         pub busy_ns: u64,
         /// Nanoseconds in waits, over all CTAs.
         pub wait_ns: u64,
+        /// Bytes that went to other ranks' memory where data decides how many.
+        pub peer_bytes: u64,
     }
 }
 
 abi_struct! {
     /// A rank's program and state by address.
-    pub struct RankEntry: size 96 {
+    pub struct RankEntry: size 120 {
         /// `LaneEntry`s.
         pub lanes: u64,
         /// `InstructionEntry`s.
@@ -197,7 +338,13 @@ abi_struct! {
         pub spans: u64,
         /// `SignalEntry`s.
         pub signals: u64,
-        /// One u32 per lane: instructions claimed in this launch.
+        /// `TileEntry`s, one per instruction, or 0 if there are no tiles.
+        pub tiles: u64,
+        /// `BoxEntry`s, one per segment, or 0 if there are no tiles.
+        pub boxes: u64,
+        /// Tensor maps.
+        pub maps: u64,
+        /// Two sets of one u32 per lane: instructions claimed in launches of even and of odd epochs.
         pub claims: u64,
         /// `LaneTotals`, one per lane.
         pub totals: u64,
@@ -252,12 +399,12 @@ abi_struct! {
 
 abi_struct! {
     /// The kernel's parameter.
-    pub struct LaunchEntry: size 72 {
+    pub struct LaunchEntry: size 80 {
         /// `RankEntry`s.
         pub ranks: u64,
         /// One `HomeEntry` per CTA.
         pub homes: u64,
-        /// The u64 epoch of the launch; `mkernel_prepare` moves it on.
+        /// The u64 epoch of the launch; the last CTA to leave moves it on.
         pub epoch: u64,
         /// The `FaultRecord`, in host memory.
         pub fault: u64,
@@ -265,6 +412,8 @@ abi_struct! {
         pub fault_claim: u64,
         /// A u32 in host memory: not 0 once the launch is to unwind.
         pub abort: u64,
+        /// A u32 in device memory: CTAs that have left the launch.
+        pub exits: u64,
         /// A u64 in device memory that rises with every instruction that retires, on any CTA.
         pub progress: u64,
         /// Nanoseconds for which a wait may see no progress.
@@ -278,16 +427,20 @@ abi_struct! {
 
 /// The C++ text of every layout here and of those of the core that the device uses, for namespace `mk`.
 pub fn text() -> String {
-    let items: [fn() -> String; 18] = [
+    let items: [fn() -> String; 22] = [
         TicketBits::cpp,
         FifoHeader::cpp,
         OpCode::cpp,
+        MaskCode::cpp,
+        StageCode::cpp,
         Element::cpp,
         EdgeScope::cpp,
         FaultCode::cpp,
         KernelShape::cpp,
         LaneEntry::cpp,
         InstructionEntry::cpp,
+        TileEntry::cpp,
+        BoxEntry::cpp,
         SegmentEntry::cpp,
         WaitEntry::cpp,
         SpanEntry::cpp,

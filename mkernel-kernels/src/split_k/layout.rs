@@ -260,11 +260,21 @@ impl<'a> Layout<'a> {
     pub(super) fn tiles(&self) -> impl Iterator<Item = Tile> + '_ {
         self.groups().into_iter().flat_map(move |group| {
             let longest = group.iter().map(|&s| self.tile_count(s)).max().unwrap_or(0);
-            (0..longest).flat_map(move |index| {
-                let slices = group.clone().into_iter().filter(move |&s| index < self.tile_count(s));
-                slices.map(move |s| self.tile(s, index))
+            let height = (self.profile.strip() / group.len() as u64).max(1);
+            (0..longest).flat_map(move |turn| {
+                let slices = group.clone().into_iter().filter(move |&s| turn < self.tile_count(s));
+                slices.map(move |s| self.tile(s, self.in_strips(s, turn, height)))
             })
         })
+    }
+
+    /// The index of the tile that comes at `turn` where tiles of a slice go in strips of `height` rows of tiles, column by
+    /// column: rows that read the same columns of B while these are in the L2.
+    fn in_strips(&self, slice: u32, turn: u64, height: u64) -> u64 {
+        let (high, across) = (self.block_count(slice), self.tile_columns());
+        let first = turn / (height * across) * height;
+        let (in_strip, height) = (turn % (height * across), height.min(high - first));
+        (first + in_strip % height) * across + in_strip / height
     }
 
     /// The tiles that this rank collects, in the order in which they come.

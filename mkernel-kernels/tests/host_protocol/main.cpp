@@ -57,10 +57,11 @@ static void claims_are_handed_out_once() {
     static u32 taken[2][1000] = {};
     rank.lanes = address(lanes);
     rank.claims = address(counters);
+    rank.lane_count = 2;
     on_threads(6, [](u32 thread, void*) {
         u32 lane = thread % 2, last = 0;
         for (bool first = true;; first = false) {
-            const Claim claim = claim_next(rank, lane);
+            const Claim claim = claim_next(rank, claims_of(rank, 0), lane);
             if (claim.lane == KernelShape::NO_LANE) return;
             check(first || claim.lane != lane || claim.index > last, "claims rise");
             lane = claim.lane, last = claim.index;

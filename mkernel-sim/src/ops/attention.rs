@@ -8,8 +8,8 @@
 
 use mkernel_core::{DType, Mask, Op, Span};
 
-use super::{Kernel, Task, float};
-use crate::sgemm::add_product;
+use super::{Kernel, Task, Unplanned, float};
+use crate::sgemm::{add_product, add_product_with_transpose};
 
 /// Keys of a block.
 const BLOCK: usize = 128;
@@ -55,19 +55,13 @@ fn load(
     }
 }
 
-/// Row-major `[rows, columns]` to `[columns, rows]`.
-fn transpose(matrix: &[f32], columns: usize) -> Vec<f32> {
-    let rows = matrix.len() / columns;
-    (0..columns).flat_map(|c| (0..rows).map(move |r| matrix[r * columns + c])).collect()
-}
-
 impl Attention {
     /// Digests one block of keys, the first of which stands at `position`.
     fn block(&mut self, dim: usize, visible: impl Fn(usize) -> usize) {
         let (rows, keys) = (self.maximum.len(), self.keys.len() / dim);
         self.scores.clear();
         self.scores.resize(rows * keys, 0.0);
-        add_product((rows, keys, dim), &self.query, &transpose(&self.keys, dim), &mut self.scores);
+        add_product_with_transpose((rows, keys, dim), &self.query, &self.keys, &mut self.scores);
         let is_full = (0..rows).all(|row| visible(row) >= keys);
         for row in 0..rows {
             // Masked keys take no part at all: a zero weight would still carry a NaN of their values.
@@ -107,7 +101,7 @@ impl Kernel for Attention {
         self.output.resize(rows * dim as usize, 0.0);
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (dtype, mask, first_row) = parts(task.op);
         let dim = (task.writes[0].row_bytes / dtype.bytes()) as usize;
         let reads = match reads {
@@ -131,6 +125,7 @@ impl Kernel for Attention {
                 Mask::Causal => (first_row + row as u64 + 1).saturating_sub(first_key) as usize,
             });
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

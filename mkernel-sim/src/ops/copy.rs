@@ -2,7 +2,7 @@
 
 use mkernel_core::Span;
 
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 
 /// Bytes read so far, segment after segment.
 #[derive(Debug, Default)]
@@ -15,12 +15,13 @@ impl Kernel for Copy {
         self.bytes.clear();
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (source, target) = (&reads[0], &task.writes[index]);
         assert_eq!((source.rows, source.row_bytes), (target.rows, target.row_bytes), "copy of {source} to {target}");
         let start = self.bytes.len();
         self.bytes.resize(start + source.bytes() as usize, 0);
         task.host.memory.gather(source, &mut self.bytes[start..]);
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

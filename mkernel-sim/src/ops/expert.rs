@@ -6,7 +6,7 @@ use mkernel_core::routing::Tile;
 use mkernel_core::{DType, Op, Span, Stage};
 
 use super::table::{Rows, words};
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 use crate::sgemm::add_product;
 
 /// Length of a block along K.
@@ -29,24 +29,37 @@ fn parts(op: &Op) -> (Stage, DType, DType) {
     }
 }
 
-/// The entry of the tile's slot.
-fn entry(task: &Task<'_>, span: &Span) -> Tile {
-    let words = words(task, span).try_into();
-    Tile::of(words.expect("validate proved the length of an entry"))
+/// The entry of the tile's slot, if all that it says of the instruction's spans is within them.
+fn entry(task: &Task<'_>, reads: &[Span]) -> Result<Tile, Unplanned> {
+    let (stage, input, _) = parts(task.op);
+    let words = words(task, &reads[0]).try_into();
+    let tile = Tile::of(words.expect("validate proved the length of an entry"));
+    let (listed, rows) = match stage {
+        Stage::Down => (reads[1].rows.into(), &reads[1]),
+        Stage::Up | Stage::Gated => (reads[1].bytes() / 4, &reads[2]),
+    };
+    let first = if stage == Stage::Down { 0 } else { u64::from(tile.first) };
+    let experts = reads[reads.len() - 1].rows / (rows.row_bytes / input.bytes()) as u32;
+    let is_planned = tile.rows <= task.writes[0].rows && first + u64::from(tile.rows) <= listed;
+    if tile.rows == 0 || (is_planned && tile.expert < experts) { Ok(tile) } else { Err(Unplanned) }
 }
 
 impl Expert {
     /// Gathers the rows of A.
-    fn gather(&mut self, task: &Task<'_>, tile: &Tile, reads: &[Span], depth: usize) {
+    fn gather(&mut self, task: &Task<'_>, tile: &Tile, reads: &[Span], depth: usize) -> Result<(), Unplanned> {
         let (stage, input, _) = parts(task.op);
         self.a.resize(tile.rows as usize * depth, 0.0);
         let (list, source) = match stage {
             Stage::Up | Stage::Gated => (words(task, &part(&reads[1], tile)), &reads[2]),
             Stage::Down => ((0..tile.rows).collect(), &reads[1]),
         };
+        if list.iter().any(|&row| row >= source.rows) {
+            return Err(Unplanned);
+        }
         for (row, out) in list.into_iter().zip(self.a.chunks_exact_mut(depth)) {
             self.rows.load(task, input, source, row, out);
         }
+        Ok(())
     }
 
     /// The product with the expert's rows of `weights`.
@@ -81,20 +94,26 @@ impl Kernel for Expert {
         self.second.clear();
     }
 
-    fn picks(&mut self, task: &Task<'_>, _: usize, reads: &[Span], _: usize) -> Vec<usize> {
-        let landings = entry(task, &reads[0]).landings;
-        (landings.start as usize..landings.end as usize).collect()
+    fn picks(&mut self, task: &Task<'_>, _: usize, reads: &[Span], count: usize) -> Result<Vec<usize>, Unplanned> {
+        let Tile { rows, landings, .. } = entry(task, reads)?;
+        match (parts(task.op).0, landings.start as usize, landings.end as usize) {
+            // Nothing that it reads is chosen by data.
+            (Stage::Down, ..) => Ok((0..count).collect()),
+            _ if rows == 0 => Ok(Vec::new()),
+            (_, start, end) if start <= end && end <= count => Ok((start..end).collect()),
+            _ => Err(Unplanned),
+        }
     }
 
-    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (stage, input, _) = parts(task.op);
-        let tile = entry(task, &reads[0]);
+        let tile = entry(task, reads)?;
         if tile.rows == 0 {
-            return;
+            return Ok(());
         }
         let rows = if stage == Stage::Down { &reads[1] } else { &reads[2] };
         let depth = (rows.row_bytes / input.bytes()) as usize;
-        self.gather(task, &tile, reads, depth);
+        self.gather(task, &tile, reads, depth)?;
         match (stage, reads) {
             (Stage::Gated, [.., gate, up]) => {
                 self.first = self.product(task, &tile, gate, depth);
@@ -104,6 +123,7 @@ impl Kernel for Expert {
             (_, [.., weights]) => self.first = self.product(task, &tile, weights, depth),
             _ => panic!("validate proved the number of spans"),
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

@@ -5,7 +5,7 @@
 
 use mkernel_core::{DType, Op, Span};
 
-use super::{Kernel, Task, float};
+use super::{Kernel, Task, Unplanned, float};
 use crate::sgemm::add_product;
 
 /// Length of a block along K: A and B blocks of a usual tile stay in the second-level cache.
@@ -58,7 +58,7 @@ impl Kernel for Gemm {
         self.sum.resize(m * n, 0.0);
     }
 
-    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (input, output) = dtypes(task.op);
         let (a, b) = (&reads[0], &reads[1]);
         let ((m, k), (depth, n)) = (shape(a, input), shape(b, input));
@@ -69,6 +69,7 @@ impl Kernel for Gemm {
             self.load(task, b, (start, end), (0, n), false);
             add_product((m, n, end - start), &self.a, &self.b, &mut self.sum);
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

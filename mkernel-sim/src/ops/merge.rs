@@ -3,7 +3,7 @@
 use mkernel_core::{DType, Experts, Op, Span};
 
 use super::table::{Rows, ids, put_count};
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 
 /// One sum for every token of the run, and which tokens have rows.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Kernel for Merge {
         self.sums.resize(task.writes[0].rows as usize * columns(task), 0.0);
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (experts, narrow, _) = parts(task.op);
         let (source, columns) = (&reads[0], columns(task));
         let end = task.segments.get(index + 1).map_or(experts.end, |next| next.position as u32);
@@ -47,6 +47,7 @@ impl Kernel for Merge {
             self.rows.load(task, dtype, source, row, &mut self.values);
             sum.iter_mut().zip(&self.values).for_each(|(s, v)| *s += v);
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

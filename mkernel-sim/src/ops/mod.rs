@@ -10,6 +10,8 @@ mod copy;
 mod expert;
 mod float;
 mod gemm;
+#[cfg(test)]
+pub(crate) mod hostile;
 mod merge;
 mod pack;
 pub(crate) mod put;
@@ -32,19 +34,29 @@ pub(crate) struct Task<'a> {
     pub(crate) writes: &'a [Span],
 }
 
+/// A number read from memory is beyond what was planned; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unplanned;
+
 /// One family of operations with its buffers.
 pub(crate) trait Kernel {
     /// Starts an instruction.
     fn begin(&mut self, task: &Task<'_>);
 
     /// Says which of the `count` waits that data may leave out a segment needs; its other waits hold. The same until the
-    /// segment is read.
-    fn picks(&mut self, _task: &Task<'_>, _index: usize, _reads: &[Span], count: usize) -> Vec<usize> {
-        (0..count).collect()
+    /// segment is read. All picks are below `count`.
+    fn picks(
+        &mut self,
+        _task: &Task<'_>,
+        _index: usize,
+        _reads: &[Span],
+        count: usize,
+    ) -> Result<Vec<usize>, Unplanned> {
+        Ok((0..count).collect())
     }
 
     /// Reads and digests one segment, whose waits hold.
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]);
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned>;
 
     /// Writes the results; the executor raises the signals afterwards.
     fn finish(&mut self, task: &Task<'_>);
@@ -84,15 +96,15 @@ impl Kernels {
     }
 
     /// The cells that a segment waits for because of data, once its other waits hold.
-    pub(crate) fn picks(&mut self, task: &Task<'_>, program: &Program, index: usize) -> Vec<CellId> {
+    pub(crate) fn picks(&mut self, task: &Task<'_>, program: &Program, index: usize) -> Result<Vec<CellId>, Unplanned> {
         let segment = &task.segments[index];
         let cells = program.picked(segment);
         match self.of(task.op) {
             Some(kernel) if !cells.is_empty() => {
-                let picks = kernel.picks(task, index, program.reads(segment), cells.len());
-                picks.into_iter().map(|i| cells[i]).collect()
+                let picks = kernel.picks(task, index, program.reads(segment), cells.len())?;
+                Ok(picks.into_iter().map(|i| cells[i]).collect())
             }
-            _ => cells.to_vec(),
+            _ => Ok(cells.to_vec()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use mkernel_core::{Op, Span};
 
 use super::table::{Rows, ids, put_count};
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 
 /// The rows to be written, one after the other.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ impl Kernel for Pack {
         self.packed.clear();
     }
 
-    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, _: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let Op::Pack { held, wanted } = *task.op else { panic!("the pack kernel is only looked up for pack") };
         let (source, table) = (&reads[0], ids(task, &reads[1]));
         let topk = (reads[1].row_bytes / 4).max(1) as usize;
@@ -29,6 +29,7 @@ impl Kernel for Pack {
             }
             row += u32::from(is_held);
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

@@ -2,7 +2,7 @@
 
 use mkernel_core::{DType, Op, Span};
 
-use super::{Kernel, Task, float};
+use super::{Kernel, Task, Unplanned, float};
 
 /// The running sum, row after row.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Kernel for Reduce {
         self.sum.clear();
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let (source, columns) = (&reads[0], columns(task));
         let wide = source.row_bytes == columns as u64 * DType::F32.bytes();
         let dtype = if wide { DType::F32 } else { dtypes(task.op).0 };
@@ -46,6 +46,7 @@ impl Kernel for Reduce {
                 sum.iter_mut().zip(&self.values).for_each(|(s, v)| *s += v);
             }
         }
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

@@ -2,7 +2,7 @@
 
 use mkernel_core::Span;
 
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 
 /// Holds nothing: a release reads nothing.
 #[derive(Debug, Default)]
@@ -11,7 +11,9 @@ pub(super) struct Release;
 impl Kernel for Release {
     fn begin(&mut self, _: &Task<'_>) {}
 
-    fn segment(&mut self, _: &Task<'_>, _: usize, _: &[Span]) {}
+    fn segment(&mut self, _: &Task<'_>, _: usize, _: &[Span]) -> Result<(), Unplanned> {
+        Ok(())
+    }
 
     fn finish(&mut self, task: &Task<'_>) {
         if task.host.poison {

@@ -4,7 +4,7 @@ use mkernel_core::routing::{Router, Run, Tile};
 use mkernel_core::{Op, Span};
 
 use super::table::{ids, put_words};
-use super::{Kernel, Task};
+use super::{Kernel, Task, Unplanned};
 
 /// The router of the instruction in progress.
 #[derive(Debug, Default)]
@@ -18,11 +18,12 @@ impl Kernel for Route {
         self.router = Some(Router::new(experts, (task.writes[2].row_bytes / 4) as usize));
     }
 
-    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) {
+    fn segment(&mut self, task: &Task<'_>, index: usize, reads: &[Span]) -> Result<(), Unplanned> {
         let run = if index == 0 { Run::Own } else { Run::Landed };
         let first = task.segments[index].position as u32;
         let router = self.router.as_mut().expect("a segment comes after its instruction's start");
         router.run(run, first, &ids(task, &reads[0]));
+        Ok(())
     }
 
     fn finish(&mut self, task: &Task<'_>) {

@@ -11,7 +11,7 @@ use super::Launch;
 use crate::cells::{Waiter, Wake};
 use crate::hang::at_place;
 use crate::network::Fate;
-use crate::ops::{Kernels, Task, put};
+use crate::ops::{Kernels, Task, Unplanned, put};
 use crate::schedule::{Cta, at, claim_onward};
 
 /// Instructions that a CTA has claimed and not completed.
@@ -99,7 +99,7 @@ impl Launch<'_> {
         self.random.shuffle(&mut order);
         let mut waits = Vec::new();
         for index in order {
-            match self.attempt(agent, index) {
+            match self.attempt(agent, index)? {
                 Attempt::Progress => return Ok(Outcome::Progress),
                 Attempt::Complete => {
                     self.complete(agent);
@@ -154,16 +154,16 @@ impl Launch<'_> {
     }
 
     /// Takes the next step of one instruction, if it can be taken now.
-    fn attempt(&mut self, agent: usize, index: usize) -> Attempt {
+    fn attempt(&mut self, agent: usize, index: usize) -> Result<Attempt, Fault> {
         let epoch = self.epoch;
         let (earlier, later) = self.ctas[agent].slots.make_contiguous().split_at_mut(index);
-        let Some(slot) = later.first_mut() else { return Attempt::NotNow };
+        let Some(slot) = later.first_mut() else { return Ok(Attempt::NotNow) };
         let place = slot.place;
         let program = &self.host.verified.programs()[place.rank.0 as usize];
         let (_, instruction) = at(program, place.lane, place.instruction as usize);
         let segments = program.segments(instruction);
         if earlier.iter().any(|s| !s.has_read(program)) {
-            return Attempt::NotNow;
+            return Ok(Attempt::NotNow);
         }
         let task = Task::new(self.host, program, instruction);
         if let Some(segment) = segments.get(slot.segments) {
@@ -175,25 +175,30 @@ impl Launch<'_> {
             let certain = program.waits(segment);
             while let Some(cell) = certain.get(slot.waits) {
                 if let Some(waits) = unmet(cell) {
-                    return waits;
+                    return Ok(waits);
                 }
                 slot.waits += 1;
             }
-            let picks = slot.picks.get_or_insert_with(|| slot.kernels.picks(&task, program, slot.segments));
+            let refuse = |_: Unplanned| at_place(FaultKind::Index, place);
+            let picks = match slot.picks.take() {
+                Some(picks) => picks,
+                None => slot.kernels.picks(&task, program, slot.segments).map_err(refuse)?,
+            };
+            let picks = slot.picks.insert(picks);
             while let Some(cell) = picks.get(slot.waits - certain.len()) {
                 if let Some(waits) = unmet(cell) {
-                    return waits;
+                    return Ok(waits);
                 }
                 slot.waits += 1;
             }
             slot.picks = None;
             if let Some(kernel) = slot.kernels.of(&instruction.op) {
-                kernel.segment(&task, slot.segments, program.reads(segment));
+                kernel.segment(&task, slot.segments, program.reads(segment)).map_err(refuse)?;
             }
             slot.segments += 1;
             slot.waits = 0;
         } else if !earlier.is_empty() {
-            return Attempt::NotNow;
+            return Ok(Attempt::NotNow);
         } else if !slot.is_written {
             slot.is_written = true;
             match (instruction.op, slot.kernels.of(&instruction.op)) {
@@ -203,7 +208,7 @@ impl Launch<'_> {
                     slot.is_written = self.proxies[rank].push(ticket, agent);
                     self.ctas[agent].waits_for_ring = !slot.is_written;
                     if self.ctas[agent].waits_for_ring {
-                        return Attempt::NotNow;
+                        return Ok(Attempt::NotNow);
                     }
                     self.make_runnable(self.ctas.len() + rank);
                 }
@@ -213,10 +218,10 @@ impl Launch<'_> {
             slot.signals += 1;
             self.host.cells.add(signal.rank, signal.cell, signal.amount);
         } else {
-            return Attempt::Complete;
+            return Ok(Attempt::Complete);
         }
         self.note(agent, place, Activity::Work, 1);
-        Attempt::Progress
+        Ok(Attempt::Progress)
     }
 
     fn complete(&mut self, agent: usize) {

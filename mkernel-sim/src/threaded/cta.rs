@@ -8,12 +8,13 @@ use mkernel_core::executor::{Activity, LaneStats, TraceEvent};
 use mkernel_core::fifo::{FifoError, Producer, Stop};
 use mkernel_core::signal::reached;
 use mkernel_core::validate::At;
-use mkernel_core::{CellId, Op, Program, PutId};
+use mkernel_core::{CellId, FaultKind, Op, Program, PutId};
 
 use super::{Held, Shared};
 use crate::cells::{Waiter, Wake};
+use crate::hang::at_place;
 use crate::network::Fate;
-use crate::ops::{Kernels, Task, put};
+use crate::ops::{Kernels, Task, Unplanned, put};
 use crate::schedule::{Cta, at, claim_onward};
 
 /// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
@@ -91,11 +92,12 @@ impl<'a> Worker<'a> {
             for &cell in program.waits(segment) {
                 since = self.wait(place, cell, since)?;
             }
-            for cell in self.kernels.picks(&task, program, index) {
+            for cell in self.kernels.picks(&task, program, index).map_err(|unplanned| self.refuse(place, unplanned))? {
                 since = self.wait(place, cell, since)?;
             }
             if let Some(kernel) = self.kernels.of(&instruction.op) {
-                kernel.segment(&task, index, program.reads(segment));
+                let read = kernel.segment(&task, index, program.reads(segment));
+                read.map_err(|unplanned| self.refuse(place, unplanned))?;
             }
         }
         match (instruction.op, self.kernels.of(&instruction.op)) {
@@ -109,6 +111,12 @@ impl<'a> Worker<'a> {
         shared.watch.moved(now);
         self.report.lanes[usize::from(place.lane.0)].tasks += 1;
         Ok(())
+    }
+
+    /// Ends the launch: a number in memory is beyond what was planned.
+    fn refuse(&self, place: At, Unplanned: Unplanned) -> Aborted {
+        self.shared.abort(at_place(FaultKind::Index, place));
+        Aborted
     }
 
     /// Waits until the cell reaches its threshold. Work that went on since `since` is noted first if the thread sleeps;

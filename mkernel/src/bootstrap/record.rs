@@ -8,8 +8,14 @@ use super::wire::{Reader, put_u32};
 const FAULT: u8 = 0;
 
 /// Kinds by their number on the wire.
-const KINDS: [FaultKind; 5] =
-    [FaultKind::Deadline, FaultKind::Transport, FaultKind::FifoFull, FaultKind::Aborted, FaultKind::Died];
+const KINDS: [FaultKind; 6] = [
+    FaultKind::Deadline,
+    FaultKind::Transport,
+    FaultKind::FifoFull,
+    FaultKind::Aborted,
+    FaultKind::Died,
+    FaultKind::Index,
+];
 
 /// The record of a fault.
 pub(crate) fn encode(fault: &Fault) -> Vec<u8> {

@@ -49,13 +49,13 @@ mod tests {
     #[test]
     fn a_right_product_holds_in_every_type_and_a_wrong_element_is_named() {
         for dtype in [DType::Bf16, DType::F16, DType::F32] {
-            for fill in [Fill::Real, Fill::Integers] {
+            for fill in [Fill::Real, Fill::Exact] {
                 let operator = AgGemm { m: 7, n: 13, k: 1031, dtype };
-                let given = inputs(&operator, fill, 3, 0);
+                let given = inputs(&operator, fill, 3, 0).unwrap();
                 let result = naive(&operator, &given);
                 for extent in [Extent::All, Extent::Sampled] {
                     let errors = check(&operator, &given, &result, extent, &tiles(&operator), 1).unwrap();
-                    assert_eq!(errors.exact == errors.elements, fill == Fill::Integers);
+                    assert_eq!(errors.exact == errors.elements, fill == Fill::Exact);
                 }
                 let mut values = result.get("c").unwrap().to_f32();
                 values[5 * 13 + 4] += 2.0;
@@ -69,8 +69,8 @@ mod tests {
     #[test]
     fn a_result_of_zeros_does_not_pass() {
         let operator = AgGemm { m: 40, n: 40, k: 40, dtype: DType::Bf16 };
-        let given = inputs(&operator, Fill::Real, 3, 0);
-        let zeros = Tensors::from([("c", Tensor::zeros(&operator.tensors()[2]))]);
+        let given = inputs(&operator, Fill::Real, 3, 0).unwrap();
+        let zeros = Tensors::from([("c", Tensor::zeros(&operator.tensors()[2]).unwrap())]);
         for extent in [Extent::All, Extent::Sampled] {
             assert!(check(&operator, &given, &zeros, extent, &tiles(&operator), 1).is_err());
         }

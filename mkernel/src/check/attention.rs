@@ -2,9 +2,11 @@
 //!
 //! The error of one element, with `s` a score, `p = exp(s - max)` and sums over the keys that the row sees: a score is
 //! a sum of `dim` products in f32, so it errs by at most `delta = gamma_{dim+4} |q| max|k| / sqrt(dim)` (norms bound the
-//! sum of magnitudes), and every weight by the factor `exp(2 delta)`. Sums run in blocks of at most 128 keys, so their
+//! sum of magnitudes), and every weight by the factor `exp(2 delta)`. Sums run in blocks of 32 to 128 keys, so their
 //! error grows with a block and with the number of blocks, not with the number of keys; each block adds one exponential and
-//! one rescaling. Both numerator and denominator carry that relative error, then comes one rounding to the output type.
+//! one rescaling. Both numerator and denominator carry that relative error. Tensor cores take the numerator's weights in
+//! the element type: relative to a largest weight of 1, each is rounded once, by its unit roundoff or, near zero, by half of
+//! the smallest number. Then comes one rounding to the output type.
 
 use std::ops::Range;
 
@@ -109,13 +111,18 @@ impl Head {
             let relative = self.relative_error(query, seen);
             for column in columns.clone() {
                 let values = self.values.iter().skip(column as usize).step_by(dim);
-                let (mut value, mut magnitude) = (0.0, 0.0);
+                let (mut value, mut magnitude, mut all) = (0.0, 0.0, 0.0);
                 for (weight, v) in weights.iter().zip(values) {
                     value += weight * v;
                     magnitude += weight * v.abs();
+                    all += v.abs();
                 }
-                let partial = (magnitude + value.abs()) * relative;
                 let output = problem.dtype;
+                let rounded = match output {
+                    DType::F32 => 0.0,
+                    _ => (output.unit_roundoff() * magnitude + tiny(output) * all) * (1.0 + relative),
+                };
+                let partial = (magnitude + value.abs()) * relative + rounded;
                 let bound =
                     partial + output.unit_roundoff() * (value.abs() + partial) + tiny(output) + tiny(DType::F32);
                 let at = Element { tensor: "o", row: self.index * problem.seq + position, column };
@@ -131,7 +138,7 @@ impl Head {
         let dim = query.len() as u64;
         let norm = query.iter().map(|q| q * q).sum::<f64>().sqrt();
         let delta = gamma(dim + 4, unit) * norm * self.norms[seen - 1] / (dim as f64).sqrt();
-        let sums = gamma(128 + 4 * (seen as u64).div_ceil(128) + 16, unit);
+        let sums = gamma(128 + 4 * (seen as u64).div_ceil(32) + 16, unit);
         (2.0 * delta).exp_m1() + sums * (2.0 * delta).exp()
     }
 }

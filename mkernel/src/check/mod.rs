@@ -161,6 +161,32 @@ pub enum Failure {
         /// The error allowed.
         bound: f64,
     },
+    /// Ranks that must hold the same hold different bits.
+    #[error("the result is wrong: `{tensor}` [{row}, {column}] on rank {rank} is not what a rank before it holds")]
+    Replica {
+        /// The output.
+        tensor: &'static str,
+        /// Its row.
+        row: u64,
+        /// Its column.
+        column: u64,
+        /// The second of the two ranks.
+        rank: u32,
+    },
+    /// The place of a row is beyond the memory where rows are.
+    #[error(
+        "the result is wrong: row {row} of `{tensor}` is said to be in place {place} of rank {rank}, which has none"
+    )]
+    Place {
+        /// The output.
+        tensor: &'static str,
+        /// Its row.
+        row: u64,
+        /// The place.
+        place: u32,
+        /// The rank.
+        rank: u32,
+    },
     /// A rank sent other than what the law says.
     #[error("rank {rank} sent {found} bytes over the NIC, but the law says {wanted}")]
     Bytes {

@@ -3,6 +3,7 @@
 use mkernel_core::DType;
 use mkernel_kernels::Operator;
 
+use super::bound::overflow;
 use super::matmul::{Matrix, product};
 use super::{Element, Failure, Judge, Term};
 use crate::tensor::{Tensor, Tensors};
@@ -45,7 +46,7 @@ impl<'a> Product<'a> {
                 for column in block.columns.clone() {
                     let (value, magnitude) = (block.value[index], block.magnitude[index]);
                     let term = Term { value, magnitude, length: self.depth, is_integer, partial: self.partial };
-                    judge.element(Element { tensor: "c", row, column }, self.c.at(row, column), &term, self.output)?;
+                    self.judge(judge, Element { tensor: "c", row, column }, &term)?;
                     index += 1;
                 }
             }
@@ -64,9 +65,26 @@ impl<'a> Product<'a> {
                 term.magnitude += (x * y).abs();
                 term.is_integer &= x.fract() == 0.0 && y.fract() == 0.0;
             }
-            judge.element(at, self.c.at(at.row, at.column), &term, self.output)?;
+            self.judge(judge, at, &term)?;
         }
         Ok(())
+    }
+
+    fn judge(&self, judge: &mut Judge, at: Element, term: &Term) -> Result<(), Failure> {
+        let found = self.c.at(at.row, at.column);
+        // An infinity of the inputs may meet another, into which a partial sum of finite products has run.
+        let is_opposed = || self.finite_magnitude(at) >= overflow(term.holds());
+        if term.value.is_infinite() && found.is_nan() && is_opposed() {
+            judge.leave_open();
+            return Ok(());
+        }
+        judge.element(at, found, term, self.output)
+    }
+
+    /// The sum of the magnitudes of an element's finite products.
+    fn finite_magnitude(&self, at: Element) -> f64 {
+        let products = (0..self.depth).map(|i| (self.a.at(at.row, i) * self.b.at(i, at.column)).abs());
+        products.filter(|product| product.is_finite()).sum()
     }
 }
 

@@ -21,6 +21,10 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// List RDMA NICs, their ports and addresses, and which would be used and why.
     Nics(NicsArgs),
+    /// Measure how long launches of an operator take.
+    Bench(BenchArgs),
+    /// Test every operator on this machine: exact and real inputs, odd shapes and worlds, and on a GPU faults.
+    Selftest(SelftestArgs),
 }
 
 /// What both commands take.
@@ -193,6 +197,46 @@ pub(crate) struct NicsArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) problem: ProblemArgs,
+    /// What carries bytes between nodes: loopback, or cuda for all ranks on one GPU.
+    #[arg(long, value_enum, default_value_t = TransportName::Loopback)]
+    pub(crate) transport: TransportName,
+    /// Launches that are not measured.
+    #[arg(long, default_value_t = 3, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) warm_up: u64,
+    /// Launches that are measured, on the same inputs.
+    #[arg(long, default_value_t = 21, value_parser = positive, allow_negative_numbers = true)]
+    pub(crate) launches: u64,
+    /// Where inputs start from.
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) seed: u64,
+    /// The most that the hardware does, in TFLOP/s, as measured otherwise [default: that of the profile]
+    #[arg(long, value_name = "TFLOPS")]
+    pub(crate) ceiling_tflops: Option<f64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SelftestArgs {
+    /// What is tested: loopback, or cuda for all ranks on one GPU.
+    #[arg(long, value_enum, default_value_t = TransportName::Loopback)]
+    pub(crate) transport: TransportName,
+    /// Where inputs start from.
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    pub(crate) seed: u64,
+    /// A third of the cases.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// This operator alone.
+    #[arg(long, value_enum, value_name = "OP")]
+    pub(crate) only: Option<OpName>,
+    /// Log what is done on stderr.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) problem: ProblemArgs,
@@ -201,7 +245,7 @@ pub(crate) struct PlanArgs {
     pub(crate) profile: ProfileName,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OpName {
     /// C = A B, with A sharded by rows, B and C by columns.
     AgGemm,
@@ -294,7 +338,7 @@ pub(crate) enum TransportName {
     Shm,
     /// As shm within a node, and over RDMA NICs between nodes.
     Verbs,
-    /// Between GPUs.
+    /// All ranks on one GPU, over its copy engines between nodes.
     Cuda,
 }
 

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use mkernel::bootstrap::JobFault;
 use mkernel::outline::Outline;
+use mkernel::report::RoleReport;
 use mkernel::{Error, Fault, World};
 use serde::Serialize;
 
+use super::bench::Measured;
+use super::print::Subject;
 use super::usage::Stop;
 
 /// What `run --json` prints.
@@ -89,6 +92,23 @@ struct PlannedRoleJson {
     modelled_us: f64,
 }
 
+/// What `bench --json` prints.
+#[derive(Debug, Serialize)]
+struct BenchJson<'a> {
+    op: &'a str,
+    world: WorldJson,
+    dtype: &'a str,
+    launches: u64,
+    time_us: f64,
+    min_us: f64,
+    max_us: f64,
+    tflops: f64,
+    ceiling_tflops: f64,
+    intra_bytes: u64,
+    inter_bytes: u64,
+    roles: BTreeMap<&'a str, RoleJson>,
+}
+
 #[derive(Debug, Serialize)]
 struct ErrorJson {
     error: FailureJson,
@@ -153,6 +173,27 @@ pub(crate) fn plan(head: &super::plan::Head<'_>, outline: &Outline) -> String {
             inter_law: outline.ranks.iter().map(|r| r.inter_law).collect(),
         },
         roles: outline.roles.iter().map(role).collect(),
+    })
+}
+
+/// What `bench --json` prints.
+pub(crate) fn bench(subject: &Subject, measured: &Measured) -> String {
+    let role = |r: &RoleReport| {
+        (r.role.name(), RoleJson { ctas: r.ctas, tasks: r.tasks, busy_us: r.busy_us, wait_us: r.wait_us })
+    };
+    line(&BenchJson {
+        op: subject.op,
+        world: (&measured.world).into(),
+        dtype: subject.dtype,
+        launches: measured.launches,
+        time_us: measured.median_us(),
+        min_us: measured.times[0],
+        max_us: measured.times[measured.times.len() - 1],
+        tflops: measured.rate() / 1e12,
+        ceiling_tflops: measured.ceiling / 1e12,
+        intra_bytes: measured.intra_bytes,
+        inter_bytes: measured.inter_bytes,
+        roles: measured.roles.iter().map(role).collect(),
     })
 }
 

@@ -4,12 +4,14 @@
 //! else to stderr.
 
 mod args;
+mod bench;
 mod json;
 mod nics;
 mod plan;
 mod print;
 mod problem;
 mod run;
+mod selftest;
 mod usage;
 
 use std::ffi::OsString;
@@ -34,21 +36,28 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let common = match &args.command {
-        Command::Run(run) => Some(&run.problem),
-        Command::Plan(plan) => Some(&plan.problem),
-        Command::Nics(_) => None,
+    let (is_verbose, is_json) = match &args.command {
+        Command::Run(run) => (run.problem.verbose, run.problem.json),
+        Command::Plan(plan) => (plan.problem.verbose, plan.problem.json),
+        Command::Bench(bench) => (bench.problem.verbose, bench.problem.json),
+        Command::Selftest(selftest) => (selftest.verbose, false),
+        Command::Nics(_) => (false, false),
     };
-    log(common.is_some_and(|common| common.verbose));
-    let is_json = common.is_some_and(|common| common.json);
+    log(is_verbose);
     let result = match &args.command {
         Command::Run(args) => run::run(args),
         Command::Plan(args) => plan::plan(args),
+        Command::Bench(args) => bench::bench(args),
+        Command::Selftest(args) => selftest::selftest(args),
         Command::Nics(args) => nics::nics(args),
     };
     match result.and_then(|report| write(&report)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
+            if let Stop::Selftest { table, .. } = &stop {
+                // The table says what failed; the exit status says it anyway.
+                let _ = write(table);
+            }
             complain(&stop.line());
             let status = stop.status();
             if is_json && status == 1 && !matches!(stop, Stop::Stdout(_)) {

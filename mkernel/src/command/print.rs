@@ -6,6 +6,7 @@ use mkernel::Operator;
 use mkernel::check::Extent;
 use mkernel::outline::Outline;
 
+use super::bench::Measured;
 use super::plan::Head;
 use super::run::Outcome;
 
@@ -93,6 +94,33 @@ fn byte_rows(text: &mut String, rows: impl Iterator<Item = [u64; 3]>) {
         let ranks = if first == last { format!("rank {first}") } else { format!("ranks {first}-{last}") };
         line!(text, "{ranks:<19} {intra:>12} {inter:>12} {law:>12}");
     }
+}
+
+/// The report of a measurement.
+pub(crate) fn bench(subject: &Subject, measured: &Measured) -> String {
+    let mut text = String::new();
+    let Subject { op, dtype, shapes, .. } = subject;
+    let (world, times) = (&measured.world, &measured.times);
+    line!(text, "{op} {dtype} {shapes} on {world} ({} ranks)", world.size());
+    let (least, most) = (time(times[0]), time(times[times.len() - 1]));
+    let median = measured.median_us();
+    line!(text, "time      {} (median of {}; {least} to {most})", time(median), measured.launches);
+    let share = 100.0 * measured.rate() / measured.ceiling;
+    line!(
+        text,
+        "rate      {:.2} TFLOP/s, {share:.1} % of {:.0} TFLOP/s",
+        measured.rate() / 1e12,
+        measured.ceiling / 1e12
+    );
+    for (name, bytes) in [("intra", measured.intra_bytes), ("NIC", measured.inter_bytes)] {
+        line!(text, "{name:<9} {bytes} bytes a launch, {:.1} GB/s", bytes as f64 / median / 1e3);
+    }
+    line!(text, "\nrole       CTAs/rank      tasks         busy         wait   (one launch, all CTAs)");
+    for r in &measured.roles {
+        let (busy, wait) = (time(r.busy_us), time(r.wait_us));
+        line!(text, "{:<10} {:>9} {:>10} {busy:>12} {wait:>12}", r.role.name(), r.ctas, r.tasks);
+    }
+    text
 }
 
 /// The report of a plan.

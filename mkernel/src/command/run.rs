@@ -35,9 +35,10 @@ pub(crate) struct Outcome {
 pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
     match args.transport {
         TransportName::Loopback => {}
-        TransportName::Shm => check_shared(args)?,
-        TransportName::Verbs if cfg!(feature = "rdma") => check_shared(args)?,
+        TransportName::Shm => check_plain(args)?,
+        TransportName::Verbs if cfg!(feature = "rdma") => check_plain(args)?,
         TransportName::Verbs => return Err(Usage::NoRdma { what: "--transport verbs" }.into()),
+        TransportName::Cuda if cfg!(feature = "cuda") => check_plain(args)?,
         other => return Err(Usage::Transport(other).into()),
     }
     if args.transport != TransportName::Verbs {
@@ -53,11 +54,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
     problem::with_operator(&args.problem, args.input.as_deref(), Run { args })
 }
 
-/// Refuses what needs all ranks in one process.
-fn check_shared(args: &RunArgs) -> Result<(), Usage> {
+/// Refuses what only the host executors of one process do.
+fn check_plain(args: &RunArgs) -> Result<(), Usage> {
+    let transport = args.transport;
     match (&args.trace, args.schedule) {
-        (Some(_), _) => Err(Usage::NotShared { flag: "--trace" }),
-        (_, ScheduleName::Seeded) => Err(Usage::NotShared { flag: "--schedule seeded" }),
+        (Some(_), _) => Err(Usage::HostOnly { transport, flag: "--trace" }),
+        (_, ScheduleName::Seeded) => Err(Usage::HostOnly { transport, flag: "--schedule seeded" }),
         _ => Ok(()),
     }
 }
@@ -89,8 +91,11 @@ impl problem::Action for Run<'_> {
 /// A session of all ranks, or of the rank that the launcher says this process is.
 fn session(args: &RunArgs) -> Result<Session, Stop> {
     let options = options(args);
-    if args.transport == TransportName::Loopback {
-        return Ok(Session::new(problem::world(&args.problem)?, options));
+    match args.transport {
+        TransportName::Loopback => return Ok(Session::new(problem::world(&args.problem)?, options)),
+        #[cfg(feature = "cuda")]
+        TransportName::Cuda => return on_gpu(problem::world(&args.problem)?, options),
+        _ => {}
     }
     let mut config = Config::from_env().map_err(|error| Stop::Refused(error.into()))?;
     if let Some(deadline) = args.start_deadline_ms {
@@ -127,6 +132,14 @@ fn join(config: &Config, options: Options, args: &RunArgs) -> Result<Session, Er
 #[cfg(not(feature = "rdma"))]
 fn join(config: &Config, options: Options, _: &RunArgs) -> Result<Session, Error> {
     Session::join(config, options)
+}
+
+/// A session of all ranks on the first GPU.
+#[cfg(feature = "cuda")]
+fn on_gpu(world: World, options: Options) -> Result<Session, Stop> {
+    let gpu = mkernel::Gpu::open(mkernel::gpu::GpuOptions::default()).map_err(Stop::Refused)?;
+    let options = Options { profile: gpu.profile(world.size()), ..options };
+    Ok(Session::on_gpu(world, options, &gpu))
 }
 
 /// What all ranks must have been asked for.
@@ -269,14 +282,14 @@ impl Epochs<'_> {
         let tensors = match self.given {
             Some(tensors) => tensors,
             None => {
-                made = inputs(instance.operator(), Fill::Real, self.args.seed, epoch);
+                made = inputs(instance.operator(), Fill::Real, self.args.seed, epoch)?;
                 &made
             }
         };
         progress.say("running");
         instance.scatter(tensors)?;
         let report = instance.launch()?;
-        let outputs = if self.is_first { instance.gather() } else { Tensors::new() };
+        let outputs = if self.is_first { instance.gather()? } else { Tensors::new() };
         check_bytes(&report)?;
         self.trace.add(instance.programs().programs(), &report.trace, report.time_us);
         self.summary.add(&report);

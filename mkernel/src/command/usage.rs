@@ -20,6 +20,9 @@ pub(crate) enum Stop {
     /// The run itself.
     #[error(transparent)]
     Failed(Error),
+    /// Checks of the self-test; the table says which.
+    #[error("{failed} checks of the self-test failed")]
+    Selftest { table: String, failed: usize },
     #[error("cannot write to stdout")]
     Stdout(#[source] io::Error),
 }
@@ -75,8 +78,10 @@ pub(crate) enum Usage {
     NoRdma { what: &'static str },
     #[error("{flag} is for --transport verbs only; leave it out")]
     NotVerbs { flag: &'static str },
-    #[error("--transport shm and verbs do not go with {flag}; leave it out, or use --transport loopback")]
-    NotShared { flag: &'static str },
+    #[error("--transport {} does not go with {flag}; leave it out, or use --transport loopback", name(.transport))]
+    HostOnly { transport: TransportName, flag: &'static str },
+    #[error("--transport {} needs a launcher; use loopback, or cuda for all ranks on one GPU", name(.transport))]
+    Alone { transport: TransportName },
     #[error("--nodes and --gpus say {asked}, but the launcher started {found}; make them agree or leave the flags out")]
     Launched { asked: World, found: World },
 }
@@ -106,6 +111,8 @@ impl Stop {
             Stop::Refused(error) => match error {
                 #[cfg(feature = "sim")]
                 Error::Host(_) => 2,
+                #[cfg(feature = "cuda")]
+                Error::Gpu(_) => 2,
                 Error::TooManyRanks { .. } => 2,
                 Error::Plan(_)
                 | Error::Split(_)
@@ -119,7 +126,7 @@ impl Stop {
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
                 Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) => 1,
             },
-            Stop::Failed(_) | Stop::Stdout(_) => 1,
+            Stop::Failed(_) | Stop::Selftest { .. } | Stop::Stdout(_) => 1,
         }
     }
 

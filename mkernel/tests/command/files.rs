@@ -64,6 +64,23 @@ fn a_header_that_lies_is_refused() {
     }
 }
 
+/// A JSON reader takes one of the two, and another reader the other.
+#[test]
+fn a_tensor_named_twice_is_refused() {
+    let directory = directory("twice");
+    let tensor = |name: &str, at| format!(r#""{name}":{{"dtype":"BF16","shape":[2,2],"data_offsets":{at}}}"#);
+    for names in [["a", "a", "b"], ["a", "b", "b"], ["b", "a", "b"]] {
+        for places in [["[0,8]", "[0,8]", "[8,16]"], ["[0,8]", "[8,16]", "[8,16]"], ["[8,16]", "[0,8]", "[0,8]"]] {
+            let entries: Vec<String> = names.iter().zip(places).map(|(name, at)| tensor(name, at)).collect();
+            let bytes = raw(&format!("{{{}}}", entries.join(",")), 16);
+            let what = format!("{names:?} at {places:?}");
+            refused(&directory, &bytes, &["--input", "not a sound safetensors file"], &what);
+        }
+    }
+    let twice = ["a", "b", "a"].map(|name| tensor(name, if name == "a" { "[0,8]" } else { "[8,16]" }));
+    refused(&directory, &raw(&format!("{{{}}}", twice.join(",")), 16), &["--input", "tensor `a` twice"], "a twice");
+}
+
 #[test]
 fn every_truncation_of_a_sound_file_is_refused() {
     let directory = directory("truncated");

@@ -36,6 +36,9 @@ fn wrong_flags_are_refused_in_one_line_that_names_them() {
         ("run ag-gemm @ --gpus 2 --roles intra=0", &["--roles", "intra", "at least 1"]),
         ("run ag-gemm @ --gpus 2 --roles compute=0", &["--roles", "compute", "at least 1"]),
         ("run ag-gemm @ --roles walk=1", &["--roles", "unknown role", "compute, intra, send and reduce"]),
+        ("run ag-gemm @ --roles reduce=1", &["--roles", "reduce", "ag-gemm", "compute, intra, send"]),
+        ("plan ag-gemm @ --nodes 100 --roles reduce=0", &["--roles", "reduce", "compute, intra, send"]),
+        ("plan gemm-rs @ --nodes 2 --roles intra=2", &["--roles", "intra", "gemm-rs", "compute, send, reduce"]),
         ("run ag-gemm @ --roles compute", &["--roles", "ROLE=CTAS"]),
         ("run ag-gemm @ --roles compute=1,compute=2", &["--roles", "twice"]),
         ("run ag-gemm @ --roles compute=4000000000", &["--roles", "4000000000", "SMs"]),
@@ -95,6 +98,8 @@ fn a_missed_deadline_is_a_typed_error_with_status_1_and_leaves_files_alone() {
     let error: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     let error = &error["error"];
     assert_eq!(error["kind"], "deadline");
+    // The rank, or the work that took too long, says nothing of what to do.
+    assert!(ended.stderr.contains("--deadline-ms"), "{}", ended.stderr);
     assert!(error["rank"].as_u64().is_some_and(|rank| rank < 2), "{error}");
     // Who waited for what depends on where the threads were; the keys are always there.
     for key in ["message", "role", "lane", "instruction", "cell", "wanted", "seen", "peer"] {

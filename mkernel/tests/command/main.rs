@@ -6,5 +6,6 @@ mod experts;
 mod files;
 mod flags;
 mod good;
+mod measure;
 mod plans;
 mod support;

@@ -6,7 +6,7 @@ use cudarc::driver::CudaContext;
 use half::{bf16, f16};
 use mkernel_core::{DType, Executor};
 use mkernel_kernels::Profile;
-use mkernel_kernels::cuda::Options;
+use mkernel_kernels::cuda::{Compute, Options};
 use mkernel_sim::Seeded;
 use mkernel_tests::ag_gemm::SMALL_TILES;
 
@@ -84,9 +84,43 @@ pub(crate) fn small_world(context: &Arc<CudaContext>) -> Result<String, String> 
         let planned = Planned::new(&[2, 2], (37, 13, 17), dtype, &Profile { sms: 16, ..SMALL_TILES });
         check(context, &planned, options(), 2, 2)?;
     }
-    let planned = Planned::new(&[2], (150, 140, 72), DType::Bf16, &Profile { sms: 8, ..Profile::H200 });
-    check(context, &planned, options(), 1, 1)?;
+    for (shape, compute) in [((150, 140, 72), Compute::Portable), ((150, 144, 200), Compute::Tried)] {
+        let planned = Planned::new(&[2], shape, DType::Bf16, &Profile { sms: 8, ..Profile::H200 });
+        check(context, &planned, Options { compute, ..options() }, 1, 1)?;
+    }
     Ok("2x2 with small tiles, 1x2 with large ones".to_owned())
+}
+
+/// Shapes whose rows the copy engine takes, as tiles for the Hopper engine: whole and clipped tiles, several of K, strips,
+/// and ranks side by side that take it and that do not.
+pub(crate) fn every_world_with_tiles(context: &Arc<CudaContext>) -> Result<String, String> {
+    let worlds: [&[u32]; 7] = [&[1], &[2], &[1, 1], &[2, 2], &[1, 4], &[3, 2], &[4, 4]];
+    let mut cases = 0;
+    for gpus in worlds {
+        let ranks = u64::from(gpus.iter().sum::<u32>());
+        let shapes = [
+            (128, 256 * ranks, 64),
+            (301, 136 * ranks, 200),
+            (777, 264 * ranks, 456),
+            (64, 8 * ranks, 1000),
+            (300, 16 * ranks + 1, 64),
+            (4229, 512 * ranks, 128),
+        ];
+        for dtype in [DType::Bf16, DType::F16] {
+            for shape in shapes {
+                for compute in [Compute::Tried, Compute::Portable] {
+                    if compute == Compute::Portable && shape.0 > 700 {
+                        continue;
+                    }
+                    let planned = Planned::new(gpus, shape, dtype, &Profile::H200);
+                    let host = u64::from(shape.0 < 500 && gpus.len() == 1);
+                    check(context, &planned, Options { compute, ..options() }, 2, host)?;
+                    cases += 1;
+                }
+            }
+        }
+    }
+    Ok(format!("{cases} cases of 2 epochs: {} worlds, 2 types, both engines", worlds.len()))
 }
 
 pub(crate) fn every_world_and_shape(context: &Arc<CudaContext>) -> Result<String, String> {

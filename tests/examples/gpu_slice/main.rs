@@ -1,5 +1,5 @@
 //! AG+GEMM on one GPU, as virtual ranks of one persistent kernel: exact against the host executor and the oracle, faults,
-//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [small|exact|epochs|sums|faults|times]`.
+//! and times. Needs a GPU: `cargo run --release -p mkernel-tests --features cuda --example gpu_slice -- [small|exact|tiles|epochs|sums|faults|times|products|fused]`.
 
 mod exact;
 mod faults;
@@ -24,13 +24,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let checks: [Check; 6] = [
+    let checks: [Check; 9] = [
         ("small", exact::small_world),
         ("exact", exact::every_world_and_shape),
+        ("tiles", exact::every_world_with_tiles),
         ("epochs", exact::many_epochs_across_the_wrap),
         ("sums", sums::the_gpu_and_the_host_sum_alike),
         ("faults", faults::every_fault_is_typed_and_the_gpu_survives),
         ("times", times::report),
+        ("products", times::products),
+        ("fused", times::fused),
     ];
     let mut failed = false;
     for (name, check) in checks {

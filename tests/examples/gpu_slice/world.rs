@@ -10,7 +10,7 @@ use mkernel_nvlink::{CopyEngine, Engines};
 use mkernel_tests::ag_gemm::Case;
 
 /// Groups of puts under way at once, per rank.
-const GROUPS: usize = 6;
+const GROUPS: usize = 3;
 
 /// A case planned with a profile.
 pub(crate) struct Planned {

@@ -91,6 +91,12 @@ impl Sites<'_> {
                 self.push(Change::Picked(index, at, None));
                 other_cells(cell, cells).for_each(|to| self.push(Change::Picked(index, at, Some(to))));
             }
+            for at in 1..self.program().picked(&segment).len() {
+                self.push(Change::SwapPicked(index, at - 1));
+            }
+            for to in [segment.position.checked_sub(1), Some(segment.position + 1)].into_iter().flatten() {
+                self.push(Change::Position(index, to));
+            }
             let reads = self.program().reads(&segment).to_vec();
             for (at, &span) in reads.iter().enumerate() {
                 self.push(Change::Read(index, at, None));
@@ -180,6 +186,11 @@ impl Sites<'_> {
         }
         for index in 0..self.program().outputs.len() {
             moved(self.program().outputs[index].span).for_each(|to| self.push(Change::Output(index, to)));
+        }
+        for index in 0..self.program().routed.len() {
+            let routed = self.program().routed[index];
+            moved(routed.span).for_each(|to| self.push(Change::Routed(index, Some(to), None)));
+            moved(routed.rows).for_each(|to| self.push(Change::Routed(index, None, Some(to))));
         }
         self.push(Change::Law);
     }
