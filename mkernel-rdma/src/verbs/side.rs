@@ -125,13 +125,7 @@ impl Side {
     /// The first peer whose connection has failed, with the cause.
     pub fn broken(&self) -> Option<(Rank, u32)> {
         let inner = self.lock();
-        let broken = |(queue, peer): (u32, &Peer)| {
-            let since = peer.since?;
-            let status = inner.nic.cause(queue, peer.status);
-            // What was flushed is no cause: one may come up yet.
-            (status != STATUS_FLUSHED || since.elapsed() >= GRACE).then_some((peer.rank, status))
-        };
-        (0..).zip(&inner.peers).find_map(broken)
+        (0..inner.peers.len()).find_map(|index| Some((inner.peers[index].rank, inner.verdict(index)?)))
     }
 
     /// Reads memory of a peer into `bytes`, within `limit`.
@@ -156,11 +150,14 @@ impl Side {
         let opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_READ;
         inner.post(index, opcode, READ | index as u64, piece, (address, key)).map_err(|_| STATUS_REFUSED)?;
         inner.peers[index].reads = true;
-        while inner.peers[index].reads {
+        loop {
             inner.poll();
-            let status = inner.peers[index].status;
-            if status != 0 {
+            if let Some(status) = inner.verdict(index) {
                 return Err(status);
+            }
+            let Peer { status, reads, .. } = inner.peers[index];
+            if status == 0 && !reads {
+                break;
             }
             if Instant::now() >= end {
                 return Err(STATUS_UNREACHABLE);
@@ -178,6 +175,14 @@ impl Side {
 }
 
 impl Inner {
+    /// The cause that ended the connection with a peer. What was flushed is no cause: one may come up yet.
+    fn verdict(&self, index: usize) -> Option<u32> {
+        let peer = &self.peers[index];
+        let since = peer.since?;
+        let status = self.nic.cause(index as u32, peer.status);
+        (status != STATUS_FLUSHED || since.elapsed() >= GRACE).then_some(status)
+    }
+
     fn post(
         &self,
         index: usize,
