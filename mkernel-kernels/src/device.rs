@@ -56,7 +56,7 @@ const KERNEL: (&str, &str) = ("kernel.cuh", include_str!("device/kernel.cuh"));
 pub const RUN: &str = "mkernel_run";
 
 /// What the device code is compiled for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Specialisation {
     /// Compute capability, as in 90 for sm_90a.
     pub capability: u32,
@@ -66,6 +66,8 @@ pub struct Specialisation {
     pub attentions: Vec<Element>,
     /// Those of experts' products.
     pub experts: Vec<Element>,
+    /// Whether rows of tokens are routed; that code is left out where they are not.
+    pub is_routed: bool,
     /// The Hopper engine, if products go through it: the kernel is then the pipelined one.
     pub engine: Option<Engine>,
 }
@@ -78,7 +80,9 @@ impl Specialisation {
             ELEMENTS.into_iter().filter(is_used).collect()
         };
         let (products, attentions, experts) = (of(OpCode::Gemm), of(OpCode::Attention), of(OpCode::Expert));
-        Specialisation { capability, products, attentions, experts, engine }
+        let routed = [OpCode::Pack, OpCode::Route, OpCode::Expert, OpCode::Combine, OpCode::Merge];
+        let is_routed = images.iter().any(|image| routed.into_iter().any(|op| image.has(op)));
+        Specialisation { capability, products, attentions, experts, is_routed, engine }
     }
 
     /// Threads of a CTA.
@@ -99,6 +103,8 @@ impl Specialisation {
         for (engine, elements) in engines {
             options.extend(elements.iter().map(|e| format!("-DMK_{engine}_{}", macro_name(*e))));
         }
+        let parts = [("ATTENTION", !self.attentions.is_empty()), ("ROUTED", self.is_routed)];
+        options.extend(parts.iter().filter(|(_, is_used)| *is_used).map(|(part, _)| format!("-DMK_{part}")));
         if let Some(engine) = self.engine {
             options.extend(engine.definitions().into_iter().map(|d| format!("-DMK_{d}")));
         }

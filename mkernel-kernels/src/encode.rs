@@ -86,6 +86,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// Whether there is any `op`.
+    pub fn has(&self, op: OpCode) -> bool {
+        self.instructions.iter().any(|i| i.op == op as u32)
+    }
+
     /// Whether any `op` reads elements of this type.
     pub fn reads(&self, op: OpCode, element: Element) -> bool {
         self.instructions.iter().any(|i| i.op == op as u32 && i.input == element as u32)

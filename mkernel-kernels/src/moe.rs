@@ -222,9 +222,12 @@ fn plan(
     let intra = builder.lane(&dispatch::Intra(&layout), ctas_of(&ctas, RoleName::Intra));
     let send = builder.lane(&dispatch::Send(&layout), ctas_of(&ctas, RoleName::Send));
     let reduce = builder.lane(&combine::Reduce(&layout), ctas_of(&ctas, RoleName::Reduce));
-    builder.then(intra, compute);
-    builder.then(send, intra.or(compute));
-    builder.then(reduce, compute);
+    // Where results are summed, the lane that sums ends after the tiles, so those who computed tiles help it.
+    let chain = if layout.is_ffn() { [compute, intra, reduce] } else { [reduce, intra, compute] };
+    let [first, second, third] = chain;
+    builder.then(first, second.or(third));
+    builder.then(second, third);
+    builder.then(send, compute.or(intra).or(reduce));
     crate::operator::finish(builder)
 }
 

@@ -23,14 +23,14 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// None, and each engine for each element type by itself.
+/// Nothing but copies and puts; and each engine for each element type by itself, as programs of one operator use them.
 fn specialisations(capability: u32) -> Vec<Specialisation> {
-    let none = Specialisation { capability, products: vec![], attentions: vec![], experts: vec![], engine: None };
+    let none = Specialisation { capability, ..Specialisation::default() };
     let mut all = vec![none.clone()];
     for element in [Element::Bf16, Element::F16, Element::F32] {
         all.push(Specialisation { products: vec![element], ..none.clone() });
         all.push(Specialisation { attentions: vec![element], ..none.clone() });
-        all.push(Specialisation { experts: vec![element], ..none.clone() });
+        all.push(Specialisation { experts: vec![element], is_routed: true, ..none.clone() });
     }
     all
 }
@@ -62,7 +62,7 @@ fn the_pipelined_kernel_compiles_for_engines_of_products_without_warnings_or_pro
         (Element::F16, 256, true, true, vec![Element::F16]),
     ] {
         let engine = Some(Engine::Gemm(GemmEngine { input, columns, writes_input, writes_f32 }));
-        let specialisation = Specialisation { capability: 90, products, attentions: vec![], experts: vec![], engine };
+        let specialisation = Specialisation { capability: 90, products, engine, ..Specialisation::default() };
         let Compiled { cubin, log } = compile(&nvrtc, &specialisation);
         assert!(cubin.starts_with(b"\x7fELF"), "{specialisation:?}");
         // The performance note C7510: products that wait for each other.
@@ -77,9 +77,7 @@ fn the_pipelined_kernel_compiles_for_engines_of_attention() {
     let nvrtc = nvrtc();
     for (input, dim) in [(Element::Bf16, 128), (Element::F16, 256)] {
         let engine = Some(Engine::Attention(AttentionEngine { input, dim }));
-        let none = vec![];
-        let specialisation =
-            Specialisation { capability: 90, products: none.clone(), attentions: none.clone(), experts: none, engine };
+        let specialisation = Specialisation { capability: 90, engine, ..Specialisation::default() };
         let Compiled { log, .. } = compile(&nvrtc, &specialisation);
         assert!(!log.contains("C7510") && !log.contains("warning"), "{specialisation:?}: {log}");
         println!("{specialisation:?}: {log}");

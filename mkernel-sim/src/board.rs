@@ -9,10 +9,12 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mkernel_core::{Fault, FaultKind, Rank, World};
+use mkernel_core::{Fault, FaultKind, Rank, Verified, World};
 
+use crate::account::{Account, Stage};
 use crate::block::{self, Words};
 use crate::error::SegmentError;
 use crate::segment::{Layout, Segment, reach};
@@ -47,6 +49,8 @@ pub struct Board {
     lines: Vec<Words>,
     is_aborted: AtomicBool,
     publish: Option<Box<dyn Publish>>,
+    is_asked: AtomicBool,
+    told: Mutex<Told>,
 }
 
 impl Apart {
@@ -60,6 +64,14 @@ impl Apart {
             }
         }
     }
+}
+
+/// What this rank said of itself last.
+#[derive(Debug, Default)]
+struct Told {
+    account: Option<Account>,
+    /// The programs of the last launch.
+    programs: Option<Arc<Verified>>,
 }
 
 /// Why a meeting did not come about.
@@ -122,7 +134,8 @@ impl Board {
             Ok(mapped.blocks().map(Words::new).next().expect("the layout has a first part"))
         };
         let lines = world.ranks().zip(addresses).map(line).collect::<Result<_, _>>()?;
-        Ok(Board { own: rank, lines, is_aborted: AtomicBool::new(false), publish })
+        let (is_aborted, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Board { own: rank, lines, is_aborted, is_asked, told: Mutex::default(), publish })
     }
 
     /// This rank.
@@ -167,6 +180,39 @@ impl Board {
         self.is_aborted.load(SeqCst)
     }
 
+    /// Asks this process what it is doing; within milliseconds [`Board::account`] has the answer, if it is in a launch or a
+    /// meeting.
+    pub fn ask(&self) {
+        self.is_asked.store(true, SeqCst);
+    }
+
+    /// Takes what this process last said of itself: when it was asked, or when a launch or a meeting failed.
+    pub fn account(&self) -> Option<Account> {
+        self.told().account.take()
+    }
+
+    /// The programs of the last launch.
+    pub fn programs(&self) -> Option<Arc<Verified>> {
+        self.told().programs.clone()
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.load(SeqCst) && self.is_asked.swap(false, SeqCst)
+    }
+
+    pub(crate) fn tell(&self, stage: Stage) {
+        self.told().account = Some(Account { rank: self.own, stage });
+    }
+
+    pub(crate) fn launches(&self, programs: &Arc<Verified>) {
+        self.told().programs = Some(Arc::clone(programs));
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        // Plain data: whole even if a thread died with the lock.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until every rank has called it as often as this one.
     ///
     /// # Errors
@@ -177,6 +223,12 @@ impl Board {
         block::wake(&self.own()[MEETINGS]);
         self.show();
         let mut pulses = Pulses::new(self);
+        let start = Instant::now();
+        let tell = || {
+            let is_absent = |rank: &Rank| self.lines[rank.0 as usize][MEETINGS].load(SeqCst) < meeting;
+            let absent = (0..self.lines.len() as u32).map(Rank).filter(is_absent).collect();
+            self.tell(Stage::Meeting { absent, since: start.elapsed() });
+        };
         for line in &self.lines {
             loop {
                 let seen = line[MEETINGS].load(SeqCst);
@@ -184,7 +236,11 @@ impl Board {
                     break;
                 }
                 self.beat();
+                if self.is_asked() {
+                    tell();
+                }
                 if self.is_aborted() {
+                    tell();
                     return Err(Apart::Aborted);
                 }
                 if let Some((rank, status)) = self.broken() {
@@ -192,6 +248,7 @@ impl Board {
                 }
                 let is_absent = |rank: &Rank| self.lines[rank.0 as usize][MEETINGS].load(SeqCst) < meeting;
                 if let Some(rank) = pulses.stopped(deadline).find(is_absent) {
+                    tell();
                     return Err(Apart::Stopped(rank));
                 }
                 block::sleep(&line[MEETINGS], seen, NAP);

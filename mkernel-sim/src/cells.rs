@@ -71,6 +71,8 @@ pub(crate) struct Waiter {
     pub(crate) place: At,
     pub(crate) cell: CellId,
     pub(crate) wanted: u64,
+    /// When the wait began, in microseconds of its launch.
+    pub(crate) since_us: f64,
     pub(crate) wake: Wake,
 }
 

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 use mkernel_core::validate::At;
-use mkernel_core::{Born, CellId, Fault, FaultKind, LaneId, Op, Program, Rank};
+use mkernel_core::{Born, CellId, Fault, FaultKind, LaneId, Op, Program, Rank, Verified};
 
-use crate::cells::Waiter;
+use crate::account::{Account, Busy, Doing, Stage};
 use crate::host::Host;
 
 /// How far an instruction is in this launch.
@@ -31,9 +31,27 @@ enum Evidence {
     Indirect,
 }
 
+/// An instruction that waits for a cell of its rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) place: At,
+    pub(crate) cell: CellId,
+    pub(crate) wanted: u64,
+    pub(crate) seen: u64,
+}
+
+/// Every wait of the ranks that this process hosts.
+pub(crate) fn waits(host: &Host) -> Vec<Wait> {
+    let wait = |waiter: crate::cells::Waiter| {
+        let (place, cell, wanted) = (waiter.place, waiter.cell, waiter.wanted);
+        Wait { place, cell, wanted, seen: host.cells.seen(place.rank, cell) }
+    };
+    host.cells.waiters().into_iter().map(wait).collect()
+}
+
 /// A wait with what is known of its contributors.
 struct Suspect {
-    waiter: Waiter,
+    wait: Wait,
     evidence: Evidence,
     peer: Option<Rank>,
 }
@@ -41,7 +59,8 @@ struct Suspect {
 /// The fault of a launch in which nothing goes on. `pushing` is an instruction whose ticket finds no slot: then the proxy
 /// is the cause. `held` is any instruction that a CTA holds, for when nothing waits; `rank` is to blame if there is none.
 pub(crate) fn root(
-    host: &Host,
+    verified: &Verified,
+    waits: Vec<Wait>,
     state: &dyn Fn(Rank, LaneId, u32) -> State,
     pushing: Option<At>,
     held: Option<At>,
@@ -50,16 +69,15 @@ pub(crate) fn root(
     if let Some(place) = pushing {
         return at_place(FaultKind::FifoFull, place);
     }
-    let waiters = host.cells.waiters();
-    let lanes: Vec<_> = waiters.iter().map(|w| (w.place.rank, w.place.lane)).collect();
-    let places: Vec<_> = waiters.iter().map(|w| w.place).collect();
+    let lanes: Vec<_> = waits.iter().map(|w| (w.place.rank, w.place.lane)).collect();
+    let places: Vec<_> = waits.iter().map(|w| w.place).collect();
     let mut suspects: Vec<Suspect> =
-        waiters.into_iter().map(|waiter| Suspect { waiter, evidence: Evidence::Lost, peer: None }).collect();
+        waits.into_iter().map(|wait| Suspect { wait, evidence: Evidence::Lost, peer: None }).collect();
     let mut by_cell: HashMap<(Rank, CellId), Vec<usize>> = HashMap::new();
     for (index, suspect) in suspects.iter().enumerate() {
-        by_cell.entry((suspect.waiter.place.rank, suspect.waiter.cell)).or_default().push(index);
+        by_cell.entry((suspect.wait.place.rank, suspect.wait.cell)).or_default().push(index);
     }
-    for program in host.verified.programs() {
+    for program in verified.programs() {
         contributions(program, &mut |place, (rank, cell), peer| {
             let evidence = match state(place.rank, place.lane, place.instruction) {
                 State::Retired => Evidence::Lost,
@@ -69,7 +87,7 @@ pub(crate) fn root(
             };
             for &index in by_cell.get(&(rank, cell)).into_iter().flatten() {
                 // A credit waits for the launch before, in which every instruction retired.
-                let is_credit = host.verified.programs()[rank.0 as usize].cell(cell).born == Born::Full;
+                let is_credit = verified.programs()[rank.0 as usize].cell(cell).born == Born::Full;
                 let evidence = if is_credit { Evidence::Lost } else { evidence };
                 let suspect = &mut suspects[index];
                 // One stalled contributor says more than others that wait; any that has not retired explains the wait.
@@ -84,9 +102,9 @@ pub(crate) fn root(
             }
         });
     }
-    let key = |s: &&Suspect| (s.evidence, s.waiter.place.rank, s.waiter.place.lane, s.waiter.place.instruction);
+    let key = |s: &&Suspect| (s.evidence, s.wait.place.rank, s.wait.place.lane, s.wait.place.instruction);
     match suspects.iter().min_by_key(key) {
-        Some(suspect) => unmet(host, &suspect.waiter, suspect.peer),
+        Some(suspect) => unmet(&suspect.wait, suspect.peer),
         None => held.map_or(Fault::new(FaultKind::Deadline, rank), |place| at_place(FaultKind::Deadline, place)),
     }
 }
@@ -97,10 +115,64 @@ pub(crate) fn at_place(kind: FaultKind, place: At) -> Fault {
     Fault { role, lane, instruction, ..Fault::new(kind, place.rank) }
 }
 
-fn unmet(host: &Host, waiter: &Waiter, peer: Option<Rank>) -> Fault {
-    let seen = host.cells.seen(waiter.place.rank, waiter.cell);
-    let (cell, wanted) = (Some(waiter.cell), waiter.wanted);
-    Fault { cell, wanted, seen, peer, ..at_place(FaultKind::Deadline, waiter.place) }
+fn unmet(wait: &Wait, peer: Option<Rank>) -> Fault {
+    let Wait { place, cell, wanted, seen } = *wait;
+    Fault { cell: Some(cell), wanted, seen, peer, ..at_place(FaultKind::Deadline, place) }
+}
+
+/// The fault of a launch that stood still, from the accounts of its ranks: the first cause among all of them, where one rank
+/// alone sees only its own waits. A rank that gave no account counts as one that stands still.
+pub fn first_cause(verified: &Verified, accounts: &[Account]) -> Option<Fault> {
+    let stage = |rank: Rank| accounts.iter().find(|account| account.rank == rank).map(|account| &account.stage);
+    let state = |rank: Rank, lane: LaneId, index: u32| match stage(rank) {
+        None => State::Running,
+        // It has ended its launch.
+        Some(Stage::Meeting { .. }) => State::Retired,
+        Some(Stage::Launch { claimed, busy, .. }) => {
+            let is_held = |b: &Busy| (b.place.lane, b.place.instruction) == (lane, index);
+            match claimed.get(usize::from(lane.0)) {
+                Some(&next) if next <= index => State::Unclaimed,
+                _ if busy.iter().any(is_held) => State::Running,
+                _ => State::Retired,
+            }
+        }
+    };
+    let busy: Vec<Busy> = accounts
+        .iter()
+        .filter_map(|account| match &account.stage {
+            Stage::Launch { busy, .. } => Some(busy),
+            Stage::Meeting { .. } => None,
+        })
+        .flatten()
+        .copied()
+        .collect();
+    let programs = verified.programs();
+    let is_known =
+        |b: &Busy| programs.get(b.place.rank.0 as usize).is_some_and(|p| usize::from(b.place.lane.0) < p.lanes.len());
+    let wait = |b: &Busy| match b.doing {
+        Doing::Waits { cell, wanted, seen, .. } => {
+            let is_known = is_known(b) && (cell.0 as usize) < programs[b.place.rank.0 as usize].cells.len();
+            is_known.then_some(Wait { place: b.place, cell, wanted, seen })
+        }
+        Doing::Works | Doing::Pushes => None,
+    };
+    let waits: Vec<Wait> = busy.iter().filter_map(wait).collect();
+    let pushing = busy.iter().find(|b| b.doing == Doing::Pushes).map(|b| b.place);
+    let held = busy.first()?;
+    Some(root(verified, waits, &state, pushing, Some(held.place), held.place.rank))
+}
+
+/// The ranks that are to raise each of these cells; one for each, another than the cell's own if there is one.
+pub(crate) fn raisers(verified: &Verified, cells: &[(Rank, CellId)]) -> HashMap<(Rank, CellId), Rank> {
+    let mut raisers = HashMap::new();
+    for program in verified.programs() {
+        contributions(program, &mut |_, cell, peer| {
+            if cells.contains(&cell) && raisers.get(&cell).is_none_or(|known| *known == cell.0) {
+                raisers.insert(cell, peer);
+            }
+        });
+    }
+    raisers
 }
 
 /// Every cell that an instruction of `program` raises, itself or through its put, with the rank that is to blame if it

@@ -9,6 +9,7 @@
 //! | the same with one process per rank | [`shm`], with memory in `segment` and peers on a [`board`] |
 //! | the same programs without data, every access watched | [`race`] |
 //! | what went wrong | `watch`, `hang` |
+//! | what is going on | [`account`] |
 #![deny(unsafe_code)]
 
 mod block;
@@ -23,8 +24,10 @@ mod schedule;
 mod segment;
 mod sgemm;
 mod split;
+mod trace;
 mod watch;
 
+pub mod account;
 pub mod board;
 pub mod error;
 pub mod fabric;
@@ -36,9 +39,11 @@ pub mod shm;
 pub mod threaded;
 pub mod wires;
 
+pub use account::Account;
 pub use board::Board;
 pub use error::{SegmentError, SimError};
 pub use fabric::Fabric;
+pub use hang::first_cause;
 pub use network::{Injection, Network};
 pub use options::Options;
 pub use race::find_races;

@@ -86,6 +86,7 @@ impl Loopback {
     /// Picks one delivery that the contract allows now; `None` if every flight is lost.
     fn choose(&mut self) -> Option<(usize, Delivery)> {
         let in_order = self.network.ordering == Ordering::InOrder;
+        let is_held = !in_order || self.network.pieces > 1;
         let next = self.flights.iter().position(|f| !f.is_lost && !f.is_signalled);
         let options = &mut self.options;
         options.clear();
@@ -93,7 +94,7 @@ impl Loopback {
             if !flight.is_signalled && (!in_order || next == Some(index)) {
                 options.push((index, if flight.pieces.is_empty() { Delivery::Signal } else { Delivery::Land }));
             }
-            if !flight.is_retired {
+            if !flight.is_retired && (is_held || flight.pieces.is_empty()) {
                 options.push((index, Delivery::Retire));
             }
         }

@@ -10,7 +10,8 @@ pub struct Network {
     pub ordering: Ordering,
     /// Puts in flight per rank beyond which a post answers that the queue is full; at least 1.
     pub depth: usize,
-    /// Most pieces that a put's bytes are split into; at least 1.
+    /// Most pieces that a put's bytes are split into; at least 1. With 1 piece, in order, a put completes once it has landed;
+    /// else it may complete before, and the wire holds its bytes.
     pub pieces: u32,
     /// Most deliveries (a piece, a signal, a completion) of one poll; at least 1.
     pub deliveries: u32,

@@ -36,6 +36,10 @@ impl Peers {
         self.own
     }
 
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
     pub(crate) fn look(&self) -> Look<'_> {
         Look { peers: self, pulses: Pulses::new(&self.board), own: 0, others: self.board.progress() }
     }

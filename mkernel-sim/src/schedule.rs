@@ -76,6 +76,13 @@ impl Claims {
         Some(next[lane].fetch_add(1, Relaxed)).filter(|&index| index < length)
     }
 
+    /// Instructions of each lane of a rank that have been claimed.
+    pub(crate) fn claimed(&self, program: &Program) -> Vec<u32> {
+        let next = &self.next[program.rank.0 as usize];
+        let claimed = |(lane, next): (&Lane, &AtomicUsize)| lane.instructions.len().min(next.load(Relaxed)) as u32;
+        program.lanes.iter().zip(next).map(claimed).collect()
+    }
+
     /// Whether an instruction has been claimed.
     pub(crate) fn is_claimed(&self, rank: Rank, lane: LaneId, index: u32) -> bool {
         self.next[rank.0 as usize][usize::from(lane.0)].load(Relaxed) > index as usize

@@ -199,7 +199,14 @@ impl<'a> Launch<'a> {
             }
         };
         let pushing = self.ctas.iter().find(|c| c.waits_for_ring()).and_then(|c| c.places().next());
-        hang::root(self.host, &state, pushing, held.first().map(|(_, place)| *place), Rank(0))
+        hang::root(
+            &self.host.verified,
+            hang::waits(self.host),
+            &state,
+            pushing,
+            held.first().map(|(_, place)| *place),
+            Rank(0),
+        )
     }
 
     fn report(&mut self) -> Run {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mkernel_core::executor::{LaneStats, NotResident};
 use mkernel_core::{Executor, Fault, Program, Rank, RoleName, Run, Span, Verified};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::block::{Block, Words};
 use crate::board::Board;
@@ -27,25 +28,29 @@ use crate::peers::Peers;
 use crate::segment::{Layout, reach};
 use crate::split::FarTransport;
 use crate::threaded::Threaded;
+use crate::trace;
 
 pub use crate::segment::Segment;
 
-/// The part of statistics, the part of cells, then one part per region.
+/// The part of statistics, the part of cells, the trace, then one part per region.
 const STATS: usize = 0;
 const CELLS: usize = 1;
-const REGIONS: usize = 2;
+const TRACE: usize = 2;
+const REGIONS: usize = 3;
 
-/// Words of the statistics: time, bytes within the node, bytes between nodes; then three for each lane.
-const TIME: usize = 0;
-const INTRA: usize = 1;
-const INTER: usize = 2;
-const LANES: usize = 3;
+/// Words of the statistics: start, time, bytes within the node, bytes between nodes; then three for each lane.
+const START: usize = 0;
+const TIME: usize = 1;
+const INTRA: usize = 2;
+const INTER: usize = 3;
+const LANES: usize = 4;
 const LANE_WORDS: usize = 3;
 
-fn layout(program: &Program) -> Layout {
+fn layout(program: &Program, is_traced: bool) -> Layout {
     let stats = (LANES + LANE_WORDS * program.lanes.len()) as u64 * 8;
     let regions = program.regions.iter().map(|region| region.bytes);
-    let parts = [stats, cells::bytes(program)].into_iter().chain(regions).collect();
+    let trace = if is_traced { trace::bytes(program) } else { 0 };
+    let parts = [stats, cells::bytes(program), trace].into_iter().chain(regions).collect();
     Layout { rank: program.rank, ranks: program.world.size(), parts }
 }
 
@@ -82,9 +87,9 @@ pub struct Map {
 }
 
 impl Map {
-    /// The map of a program's segment, the same in every process.
-    pub fn of(program: &Program) -> Map {
-        let layout = layout(program);
+    /// The map of a program's segment, the same in every process; another one if launches are traced.
+    pub fn of(program: &Program, is_traced: bool) -> Map {
+        let layout = layout(program, is_traced);
         let regions = (0..program.regions.len()).map(|region| layout.offset(REGIONS + region)).collect();
         Map { cells: layout.offset(CELLS) + cells::FIRST, regions }
     }
@@ -94,26 +99,28 @@ impl Map {
 pub(crate) struct Reached {
     pub(crate) stats: Words,
     pub(crate) cells: Words,
+    pub(crate) trace: Words,
     pub(crate) regions: Vec<Block>,
 }
 
 /// Maps the segment of a program's rank.
-pub(crate) fn reach_rank(program: &Program, address: &[u8]) -> Result<Reached, SegmentError> {
-    let mapped = reach(address, &layout(program))?;
+pub(crate) fn reach_rank(program: &Program, is_traced: bool, address: &[u8]) -> Result<Reached, SegmentError> {
+    let mapped = reach(address, &layout(program, is_traced))?;
     let mut blocks = mapped.blocks();
     let mut words = || Words::new(blocks.next().expect("a layout has statistics and cells"));
-    let (stats, cells) = (words(), words());
-    Ok(Reached { stats, cells, regions: blocks.collect() })
+    let (stats, cells, trace) = (words(), words(), words());
+    Ok(Reached { stats, cells, trace, regions: blocks.collect() })
 }
 
 /// Stands for the segment of a rank that is out of reach.
-fn beyond(program: &Program) -> Result<Reached, SimError> {
+fn beyond(program: &Program, is_traced: bool) -> Result<Reached, SimError> {
     let words = |bytes, region| {
         let missing = SimError::Memory { rank: program.rank, region, bytes };
         Block::zeroed(bytes).map(Words::new).ok_or(missing)
     };
-    let stats = words(layout(program).parts[STATS], "statistics")?;
-    Ok(Reached { stats, cells: words(cells::bytes(program), "cells")?, regions: Vec::new() })
+    let parts = layout(program, is_traced).parts;
+    let (stats, trace) = (words(parts[STATS], "statistics")?, words(parts[TRACE], "trace")?);
+    Ok(Reached { stats, cells: words(cells::bytes(program), "cells")?, trace, regions: Vec::new() })
 }
 
 /// Runs one rank of a verified world.
@@ -124,6 +131,9 @@ pub struct Shm {
     verified: Arc<Verified>,
     stats: Vec<Words>,
     far: Option<Box<dyn FarMemory>>,
+    /// What every CTA of each rank did in the last launch, if launches are traced.
+    traces: Vec<Words>,
+    is_traced: bool,
     deadline: Duration,
     fault: Option<Fault>,
     /// Why memory of another node could not be read.
@@ -137,12 +147,12 @@ impl Shm {
     /// [`SimError`] if a program is missing or there is too little shared memory.
     pub fn offer(verified: &Verified, rank: Rank, options: &Options) -> Result<Segment, SimError> {
         host::check(verified)?;
-        let all = verified.programs().iter().map(|p| layout(p).bytes()).fold(0, u64::saturating_add);
+        let all = verified.programs().iter().map(|p| layout(p, options.trace).bytes()).fold(0, u64::saturating_add);
         let program = &verified.programs()[rank.0 as usize];
-        let segment = Segment::create(layout(program), all)?;
+        let segment = Segment::create(layout(program, options.trace), all)?;
         for (index, block) in segment.mapped.blocks().enumerate() {
             match index {
-                STATS => {}
+                STATS | TRACE => {}
                 CELLS => drop(cells::fill(block, program, options.first_epoch)),
                 _ if options.poison => memory::fill(&block),
                 _ => {}
@@ -165,12 +175,14 @@ impl Shm {
         far: Option<Far>,
     ) -> Result<Shm, SimError> {
         host::check(&verified)?;
-        let (mut stats, mut cells, mut regions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut stats, mut cells, mut regions, mut traces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let is_traced = options.trace;
         for (program, address) in verified.programs().iter().zip(addresses) {
             let is_near = far.is_none() || verified.world().same_node(board.rank(), program.rank);
-            let reached = if is_near { reach_rank(program, address)? } else { beyond(program)? };
+            let reached = if is_near { reach_rank(program, is_traced, address)? } else { beyond(program, is_traced)? };
             stats.push(reached.stats);
             cells.push(reached.cells);
+            traces.push(reached.trace);
             regions.push(reached.regions);
         }
         let deadline = options.deadline;
@@ -178,7 +190,8 @@ impl Shm {
         let peers = Peers::new(Arc::clone(&board), deadline);
         let (transport, far) = far.map(|far| (far.transport, far.memory)).unzip();
         let threaded = Threaded::with(host, options, Some(peers), transport)?;
-        Ok(Shm { board, threaded, verified, stats, far, deadline, fault: None, broken: OnceLock::new() })
+        let (fault, broken) = (None, OnceLock::new());
+        Ok(Shm { board, threaded, verified, stats, far, traces, is_traced, deadline, fault, broken })
     }
 
     /// What reaches a rank, if it is on another node.
@@ -189,11 +202,12 @@ impl Shm {
 
     fn run(&mut self) -> Result<Run, Fault> {
         self.meet()?;
+        let start_us = now_us();
         let run = self.threaded.launch()?;
-        self.publish(&run);
+        self.publish(&run, start_us);
         self.meet()?;
         self.fetch()?;
-        Ok(self.collect(run))
+        Ok(self.collect())
     }
 
     /// Copies the statistics of ranks on other nodes.
@@ -201,7 +215,7 @@ impl Shm {
         for (program, stats) in self.verified.programs().iter().zip(&self.stats) {
             let Some(far) = self.beyond(program.rank) else { continue };
             let mut bytes = vec![0; 8 * stats.len()];
-            far.read(program.rank, layout(program).offset(STATS), &mut bytes)?;
+            far.read(program.rank, layout(program, self.is_traced).offset(STATS), &mut bytes)?;
             for (word, bytes) in stats.iter().zip(bytes.as_chunks::<8>().0) {
                 word.store(u64::from_le_bytes(*bytes), Relaxed);
             }
@@ -215,9 +229,10 @@ impl Shm {
     }
 
     /// Shows what this rank's launch did.
-    fn publish(&self, run: &Run) {
+    fn publish(&self, run: &Run, start_us: u64) {
         let own = self.board.rank();
         let stats = &self.stats[own.0 as usize];
+        stats[START].store(start_us, Relaxed);
         stats[TIME].store(run.time_us.to_bits(), Relaxed);
         stats[INTRA].store(run.intra_out[own.0 as usize], Relaxed);
         stats[INTER].store(run.inter_out[own.0 as usize], Relaxed);
@@ -226,13 +241,17 @@ impl Shm {
             let values = [lane.tasks, lane.busy_us.to_bits(), lane.wait_us.to_bits()];
             words.iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
         }
+        if self.is_traced {
+            trace::publish(&run.trace, &self.traces[own.0 as usize]);
+        }
     }
 
     /// What the launches of all ranks did.
-    fn collect(&self, own: Run) -> Run {
+    fn collect(&self) -> Run {
         let word = |word: &AtomicU64| word.load(SeqCst);
         let float = |at: &AtomicU64| f64::from_bits(word(at));
-        let mut run = Run { trace: own.trace, ..Run::default() };
+        let mut run = Run::default();
+        let first = self.stats.iter().map(|stats| word(&stats[START])).min().unwrap_or(0);
         for (program, stats) in self.verified.programs().iter().zip(&self.stats) {
             run.time_us = run.time_us.max(float(&stats[TIME]));
             run.intra_out.push(word(&stats[INTRA]));
@@ -246,6 +265,11 @@ impl Shm {
                 busy_us: float(&words[1]),
                 wait_us: float(&words[2]),
             }));
+        }
+        for ((program, stats), words) in self.verified.programs().iter().zip(&self.stats).zip(&self.traces) {
+            if self.is_traced {
+                trace::collect(program, words, (word(&stats[START]) - first) as f64, &mut run.trace);
+            }
         }
         run
     }
@@ -291,7 +315,7 @@ impl Shm {
             return Ok(());
         }
         let program = &self.verified.programs()[span.rank.0 as usize];
-        let region = layout(program).offset(REGIONS + span.region.0 as usize);
+        let region = layout(program, self.is_traced).offset(REGIONS + span.region.0 as usize);
         let end = span.end().expect("a span of a verified program lies in its region");
         let mut all = vec![0; (end - span.offset) as usize];
         far.read(span.rank, region + span.offset, &mut all)?;
@@ -300,4 +324,11 @@ impl Shm {
         }
         Ok(())
     }
+}
+
+/// Microseconds of the clock that all processes of a host share.
+fn now_us() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // It counts from the start of the machine.
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
 }

@@ -7,17 +7,20 @@
 mod cta;
 mod proxy;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use mkernel_core::executor::NotResident;
 use mkernel_core::validate::At;
 use mkernel_core::{Executor, Fault, FaultKind, LaneId, Program, Rank, RoleName, Run, Span, Verified};
 
+use crate::account::{Busy, Doing, Stage};
 use crate::board::NAP;
+use crate::cells::Waiter;
 use crate::error::SimError;
 use crate::hang::{self, State};
 use crate::host::Host;
@@ -29,6 +32,11 @@ use crate::split::FarTransport;
 use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
+
+/// Looks at a cell, after the first few, between which a thread gives its core away, before it sleeps; where every thread may
+/// have a core of its own. Together they take longer than another thread takes to wake up: two that wait for each other would
+/// else take turns to sleep. On a core that is shared after all they hold nobody up.
+const PATIENT_LOOKS: u32 = 256;
 
 /// Runs verified programs of a whole world on threads of this process.
 #[derive(Debug)]
@@ -55,6 +63,8 @@ struct Shared<'a> {
     watch: Watch,
     split: &'a Split,
     ctas: &'a [Cta],
+    /// How often a CTA looks at a cell, after the first few times, before it sleeps.
+    patient_looks: u32,
     /// What each CTA holds, by its index in `ctas`.
     held: Vec<Held>,
     /// One for each proxy.
@@ -105,6 +115,14 @@ impl Threaded {
         self.kernels.resize_with(self.ctas.len(), Kernels::default);
     }
 
+    /// The ranks of other processes are on this host too, and have as many threads as their programs say.
+    fn patient_looks(&self) -> u32 {
+        let threads = |p: &Program| self.split.ctas(p).count() + usize::from(!p.puts.is_empty());
+        let threads: usize = self.host.verified.programs().iter().map(threads).sum();
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        if threads <= cores { PATIENT_LOOKS } else { 0 }
+    }
+
     fn run(&mut self) -> Result<Run, Fault> {
         let shared = Shared {
             host: &self.host,
@@ -115,12 +133,16 @@ impl Threaded {
             watch: Watch::new(self.options.deadline),
             split: &self.split,
             ctas: &self.ctas,
+            patient_looks: self.patient_looks(),
             held: self.ctas.iter().map(|_| Held::default()).collect(),
             bells: self.proxies.iter().map(|_| Bell::default()).collect(),
             active: AtomicUsize::new(self.ctas.len()),
             launcher: thread::current(),
         };
         let mut look = shared.peers.map(Peers::look);
+        if let Some(peers) = shared.peers {
+            peers.board().launches(&self.host.verified);
+        }
         let producers: Vec<_> = self.proxies.iter().map(|p| (p.rank(), p.producer())).collect();
         let reports = thread::scope(|scope| {
             for (index, proxy) in self.proxies.iter_mut().enumerate() {
@@ -213,6 +235,10 @@ impl Shared<'_> {
 
     /// Records `fault` if it is the first, and wakes everybody.
     fn abort(&self, fault: Fault) {
+        if !self.watch.is_aborted() {
+            // Before anybody stops to wait.
+            self.tell();
+        }
         self.watch.abort(fault);
         self.host.cells.wake_all();
         self.bells.iter().for_each(Bell::ring);
@@ -241,7 +267,40 @@ impl Shared<'_> {
         };
         let pushing = held.iter().find(|(_, is_pushing)| *is_pushing).map(|(place, _)| *place);
         let own = self.peers.map_or(Rank(0), Peers::own);
-        hang::root(self.host, &state, pushing, held.first().map(|(place, _)| *place), own)
+        hang::root(
+            &self.host.verified,
+            hang::waits(self.host),
+            &state,
+            pushing,
+            held.first().map(|(place, _)| *place),
+            own,
+        )
+    }
+
+    /// Says on the board what every CTA of this rank is doing.
+    fn tell(&self) {
+        let Some(peers) = self.peers else { return };
+        let (now_us, waiters) = (self.watch.now_us(), self.host.cells.waiters());
+        let cells: Vec<_> = waiters.iter().map(|waiter| (waiter.place.rank, waiter.cell)).collect();
+        let raisers = hang::raisers(&self.host.verified, &cells);
+        let busy = |(index, held): (usize, &Held)| {
+            let (place, is_pushing) = held.place(self, index)?;
+            let (doing, since_us) = match waiters.iter().find(|waiter| waiter.place == place) {
+                Some(&Waiter { cell, wanted, since_us, .. }) => {
+                    let (seen, from) =
+                        (self.host.cells.seen(place.rank, cell), raisers.get(&(place.rank, cell)).copied());
+                    (Doing::Waits { cell, wanted, seen, from }, since_us)
+                }
+                None if is_pushing => (Doing::Pushes, held.since_us()),
+                None => (Doing::Works, held.since_us()),
+            };
+            let since = Duration::from_micros((now_us - since_us).max(0.0) as u64);
+            Some(Busy { cta: self.ctas[index].number, place, doing, since })
+        };
+        let busy: Vec<Busy> = self.held.iter().enumerate().filter_map(busy).collect();
+        let idle = (self.held.len() - busy.len()) as u32;
+        let claimed = self.claims.claimed(&self.host.verified.programs()[peers.own().0 as usize]);
+        peers.board().tell(Stage::Launch { claimed, idle, busy });
     }
 
     /// A CTA thread ends.
@@ -269,6 +328,9 @@ impl Shared<'_> {
                 self.abort(fault);
                 continue;
             }
+            if self.peers.is_some_and(|peers| peers.board().is_asked()) {
+                self.tell();
+            }
             match self.watch.time_left() {
                 Ok(left) => thread::park_timeout(if look.is_some() { left.min(NAP) } else { left }),
                 Err(_) if self.watch.is_aborted() => {}
@@ -284,16 +346,21 @@ impl Shared<'_> {
     }
 }
 
-/// The instruction that a CTA holds, in one word.
+/// The instruction that a CTA holds, in one word, and since when, in microseconds of the launch.
 #[derive(Debug, Default)]
-struct Held(AtomicU64);
+struct Held(AtomicU64, AtomicU64);
 
 impl Held {
     const RUNNING: u64 = 1;
     const PUSHING: u64 = 2;
 
-    fn set(&self, place: At, flag: u64) {
+    fn set(&self, place: At, flag: u64, now_us: f64) {
+        self.1.store(now_us as u64, SeqCst);
         self.0.store(u64::from(place.lane.0) << 40 | u64::from(place.instruction) << 8 | flag, SeqCst);
+    }
+
+    fn since_us(&self) -> f64 {
+        self.1.load(SeqCst) as f64
     }
 
     fn clear(&self) {

@@ -37,7 +37,7 @@ impl Wires {
         let segments = ranks.iter().map(|&r| shm::Shm::offer(&verified, r, options)).collect::<Result<Vec<_>, _>>()?;
         let (mut cells, mut regions) = (Vec::new(), Vec::new());
         for (program, segment) in verified.programs().iter().zip(&segments) {
-            let memory = shm::reach_rank(program, &segment.address())?;
+            let memory = shm::reach_rank(program, options.trace, &segment.address())?;
             cells.push(memory.cells);
             regions.push(memory.regions);
         }

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Sketch, copy, put, raise, release, span};
-use mkernel_core::{Born, Executor, FaultKind, Program, Rank, Verified, World, validate};
-use mkernel_sim::{Board, Options, Segment, SegmentError, Shm, SimError};
+use mkernel_core::{Born, Executor, FaultKind, Program, PutId, Rank, Verified, World, validate};
+use mkernel_sim::{Board, Injection, Network, Options, Segment, SegmentError, Shm, SimError, first_cause};
 
 /// Rank 0 puts into rank 1, which copies what came into rank 2 of its node; rank 2 puts it back to rank 0.
 fn triangle() -> Arc<Verified> {
@@ -49,10 +49,14 @@ fn boards(world: &World) -> Vec<Arc<Board>> {
 
 /// An executor for each rank.
 fn executors(verified: &Arc<Verified>, options: &Options) -> Vec<Shm> {
+    executors_on(verified, options, boards(verified.world()))
+}
+
+fn executors_on(verified: &Arc<Verified>, options: &Options, boards: Vec<Arc<Board>>) -> Vec<Shm> {
     let offer = |rank| Shm::offer(verified, rank, options).unwrap();
     let segments: Vec<_> = verified.world().ranks().map(offer).collect();
     let open = |board| Shm::open(verified.clone(), options.clone(), board, &addresses(&segments), None).unwrap();
-    boards(verified.world()).into_iter().map(open).collect()
+    boards.into_iter().map(open).collect()
 }
 
 #[test]
@@ -81,6 +85,35 @@ fn bytes_go_round_by_puts_and_stores_under_a_bad_network() {
                 });
             }
         });
+    }
+}
+
+#[test]
+fn the_accounts_of_all_ranks_name_the_first_cause_and_not_its_victims() {
+    let verified = triangle();
+    let stuck = |rank, cta| Injection::StuckCta { rank: Rank(rank), cta, after: 0 };
+    let withheld = Injection::WithholdSignal { rank: Rank(0), put: PutId(0) };
+    // Who waits, for whom: rank 1 never copies; rank 2 never puts; the signal of rank 0's put to rank 1 is lost.
+    let cases = [(vec![stuck(1, 0), stuck(1, 1)], 2, 1), (vec![stuck(2, 0)], 0, 2), (vec![withheld], 1, 0)];
+    for (injections, waits, cause) in cases {
+        let network = Network { injections: injections.clone(), ..Network::prompt() };
+        let options = Options { deadline: Duration::from_millis(300), network, ..Options::default() };
+        let boards = boards(verified.world());
+        let mut executors = executors_on(&verified, &options, boards.clone());
+        thread::scope(|scope| {
+            for executor in &mut executors {
+                scope.spawn(move || executor.launch().unwrap_err());
+            }
+        });
+        let accounts: Vec<_> = boards.iter().filter_map(|board| board.account()).collect();
+        assert_eq!(accounts.len(), 3, "{injections:?}");
+        let fault = first_cause(&verified, &accounts).unwrap();
+        assert_eq!((fault.rank, fault.peer), (Rank(waits), Some(Rank(cause))), "{injections:?}: {fault}");
+        let text: Vec<String> = accounts.iter().map(ToString::to_string).collect();
+        assert!(text[waits as usize].contains(&format!("which rank {cause} raises")), "{text:?}");
+        // One whose account is missing counts as the one that stands still.
+        let others: Vec<_> = accounts.into_iter().filter(|account| account.rank != Rank(cause)).collect();
+        assert_eq!(first_cause(&verified, &others).unwrap().peer, Some(Rank(cause)), "{injections:?}");
     }
 }
 

@@ -88,6 +88,19 @@ pub enum Error {
     /// Drop the instance: its executor is poisoned. The fault says who waited for what.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// As [`Error::Fault`]: everything stood still until the deadline, and what each CTA waited for is known. Rank 0 names the
+    /// first cause among all ranks.
+    #[cfg(feature = "sim")]
+    #[error("{fault}")]
+    Stuck {
+        /// On rank 0 the first cause, elsewhere the first fault that a rank raised.
+        fault: Fault,
+        /// What this rank was doing; on rank 0 what all ranks were doing that answered.
+        accounts: Vec<mkernel_sim::Account>,
+    },
+    /// The process cannot take signals.
+    #[error("the signals of this process cannot be taken")]
+    Signals(#[source] std::io::Error),
     /// Report a bug: a planner made a program that does not hold.
     #[error("the planned program is refused; this is a bug of mkernel")]
     Violation(#[from] Violation),

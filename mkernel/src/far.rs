@@ -16,7 +16,7 @@ use mkernel_sim::shm::{Far, FarMemory, Map};
 
 use crate::bootstrap::Fields;
 use crate::error::Error;
-use crate::session::{Signals, Verbs};
+use crate::session::{Signalling as By, Verbs};
 
 /// The ranks of other nodes, and this rank's NICs.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Remote {
 
 /// Where the memory of a program's rank is, whose segment begins at `address`.
 fn exposed(program: &Program, address: u64, keys: Vec<u32>) -> Exposed {
-    let map = Map::of(program);
+    let map = Map::of(program, false);
     let place = |offset| Place { address: address + offset, keys: keys.clone() };
     Exposed { regions: map.regions.iter().copied().map(place).collect(), cells: place(map.cells) }
 }
@@ -160,12 +160,12 @@ impl Publish for Line {
     }
 }
 
-impl Signals {
+impl By {
     fn contract(self) -> Contract {
         use mkernel_core::transport::{Ordering, Signalling};
         let signalling = match self {
-            Signals::Write => Signalling::WriteAfterWrite,
-            Signals::Immediate => Signalling::Immediate,
+            By::Write => Signalling::WriteAfterWrite,
+            By::Immediate => Signalling::Immediate,
         };
         Contract::new(Ordering::InOrder, signalling).expect("reliable queue pairs keep order")
     }

@@ -1,40 +1,39 @@
-//! One rank's place in a job whose ranks are processes of one host, or of several that RDMA joins.
-//!
-//! A job keeps one thread. It steps the control channel, so that a fault of any rank raises this process's abort word
-//! within milliseconds whatever the process is doing, and beats this rank's pulse on the board, so that peers who wait know
-//! that the process lives.
+//! One rank's place in a job whose ranks are processes of one host, or of several that RDMA joins. A job keeps one thread,
+//! the keeper.
 //!
 //! Every rank reports the same fault: the first that rank 0 heard of.
 
+mod keeper;
+
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::os::unix::process::parent_id;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
 use mkernel_sim::board::Publish;
-use mkernel_sim::{Board, Network, Segment, SegmentError, Shm, SimError};
+use mkernel_sim::{Account, Board, Network, Segment, SegmentError, Shm, SimError, first_cause};
 
-use crate::bootstrap::{self, Control, Event, Fields, JobFault, MAX_RECORD, join, record};
-use crate::config::Config;
+use crate::bootstrap::{self, Control, Fields, JobFault, MAX_RECORD, join, record};
+use crate::config::{Config, Launcher};
 use crate::error::Error;
 use crate::far::{self, Begun, Line, Remote, Side};
 use crate::session::{Options, Verbs};
-
-/// How often the thread steps the control channel and beats.
-const BEAT: Duration = Duration::from_millis(4);
+use crate::signals::Flags;
+use keeper::{BEAT, Keeper};
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The ranks of other nodes, and the side channel to them.
 type Way = (Remote, Arc<Side>);
+/// How long rank 0 waits for what the others were doing when all stood still.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A rank that has met the others.
 #[derive(Debug)]
 pub(crate) struct Job {
-    shared: Arc<Shared>,
+    keeper: Keeper,
     world: World,
     rank: Rank,
     /// How long a peer's pulse may stand still.
@@ -42,45 +41,15 @@ pub(crate) struct Job {
     /// How long to wait for rank 0's word on which fault was first.
     step_deadline: Duration,
     remote: Option<Way>,
-    keeper: Option<JoinHandle<()>>,
-}
-
-/// What the job and its thread share.
-#[derive(Debug)]
-struct Shared {
-    control: Mutex<Option<Control>>,
-    board: Arc<Board>,
-    is_over: AtomicBool,
-}
-
-impl Shared {
-    fn control(&self) -> MutexGuard<'_, Option<Control>> {
-        // Whoever panicked with the lock ends this process's part in the job; others only need the connection.
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The thread.
-    fn keep(&self) {
-        while !self.is_over.load(SeqCst) {
-            self.board.beat();
-            // The owner has it only to exchange something, and hears of faults itself then.
-            if let Ok(mut control) = self.control.try_lock()
-                && let Some(control) = control.as_mut()
-            {
-                let event = control.step(Duration::ZERO);
-                if matches!(event, Ok(Some(Event::Fault(_))) | Err(_)) || control.fault().is_some() {
-                    self.board.abort();
-                }
-            }
-            thread::park_timeout(BEAT);
-        }
-    }
 }
 
 impl Job {
     /// Meets the other ranks, and returns when all have arrived.
     pub(crate) fn join(config: &Config, deadline: Duration, verbs: Option<&Verbs>) -> Result<Job, Error> {
         tracing::debug!("\n{config}");
+        // Who sets plain variables may well start a rank and end.
+        let launcher = matches!(config.launcher, Launcher::Torchrun | Launcher::OpenMpi | Launcher::Slurm);
+        let launcher = launcher.then(parent_id);
         let mut control = join(&config.setup)?;
         let (world, rank) = (control.world().clone(), control.rank());
         let (board, remote) = match meet_first(&mut control, &world, rank, verbs) {
@@ -91,12 +60,13 @@ impl Job {
                 return Err(answer);
             }
         };
-        let shared = Shared { control: Mutex::new(Some(control)), board, is_over: AtomicBool::new(false) };
-        let shared = Arc::new(shared);
-        let body = Arc::clone(&shared);
-        let keeper = thread::Builder::new().name("job".to_owned()).spawn(move || body.keep()).map_err(Error::Thread)?;
-        let step_deadline = config.setup.step_deadline;
-        Ok(Job { shared, world, rank, deadline, step_deadline, remote, keeper: Some(keeper) })
+        let keeper = Keeper::start(control, board, launcher)?;
+        Ok(Job { keeper, world, rank, deadline, step_deadline: config.setup.step_deadline, remote })
+    }
+
+    /// From here on the keeper looks at the signals.
+    pub(crate) fn heed(&self, signals: Flags, say: Box<dyn Fn(&str) + Send>) {
+        self.keeper.heed(signals, say);
     }
 
     pub(crate) fn world(&self) -> &World {
@@ -109,7 +79,7 @@ impl Job {
 
     /// Waits until all ranks are here, however long they work before.
     pub(crate) fn meet(&self) -> Result<(), Error> {
-        self.shared.board.meet(self.deadline).map_err(|apart| apart.fault(self.rank).into())
+        self.keeper.board().meet(self.deadline).map_err(|apart| apart.fault(self.rank).into())
     }
 
     /// Checks that all ranks have the same fields.
@@ -124,7 +94,7 @@ impl Job {
     }
 
     fn with_control<T>(&self, action: impl FnOnce(&mut Control) -> T) -> T {
-        action(self.shared.control().as_mut().expect("the control channel is there until the job is left"))
+        action(self.keeper.control().as_mut().expect("the control channel is there until the job is left"))
     }
 
     /// The executor of this rank's program, once all ranks have made theirs of the same plan.
@@ -138,6 +108,7 @@ impl Job {
         fields.add("mkernel", env!("CARGO_PKG_VERSION"));
         fields.add("instance", sequence.to_string());
         fields.add("plan", fingerprint(&programs));
+        fields.add("trace", options.is_traced.to_string());
         fields.add("deadline", format!("{:?}", options.deadline));
         self.remote.iter().for_each(|(remote, _)| remote.describe(&mut fields));
         self.agree(&fields)?;
@@ -154,7 +125,7 @@ impl Job {
             remote.finish(begun, &addresses, &programs, side, options.deadline)
         };
         let far = self.remote.as_ref().zip(begun).map(finish).transpose()?;
-        let executor = Shm::open(programs, host, Arc::clone(&self.shared.board), &addresses, far)?;
+        let executor = Shm::open(programs, host, Arc::clone(self.keeper.board()), &addresses, far)?;
         // All have opened what they need, and nobody can open it from here on; all are connected.
         self.meet()?;
         Ok(Box::new(executor))
@@ -162,36 +133,46 @@ impl Job {
 
     /// Tells all ranks of this rank's error, unless the job has a fault already, and leaves; answers what this rank reports.
     pub(crate) fn fail(mut self, error: Error) -> Error {
-        let mut control = self.take_control();
-        let answer = first_fault(&mut control, error, self.rank, self.step_deadline);
+        let mut control = self.keeper.take_control();
+        let answer = match first_fault(&mut control, error, self.rank, self.step_deadline) {
+            Error::Fault(fault) if matches!(fault.kind, FaultKind::Deadline | FaultKind::FifoFull) => {
+                self.stuck(fault, &mut control)
+            }
+            other => other,
+        };
         leave_after(control);
         answer
     }
 
+    /// Everything stood still: rank 0 hears what every rank was doing, and finds the first cause.
+    fn stuck(&self, fault: Fault, control: &mut Control) -> Error {
+        let board = self.keeper.board();
+        let mut accounts: Vec<Account> = board.account().into_iter().collect();
+        if self.rank != Rank(0) {
+            // One that is too large to send is still this rank's own error.
+            let sent = accounts.iter().try_for_each(|account| control.account(&account.encode()));
+            tracing::debug!(?sent, "account");
+            return Error::Stuck { fault, accounts };
+        }
+        let start = Instant::now();
+        while control.staying() > 0 && start.elapsed() < ANSWER {
+            if control.step(BEAT).is_err() {
+                break;
+            }
+        }
+        let told = control.take_accounts().into_iter();
+        accounts
+            .extend(told.filter_map(|(rank, blob)| Account::decode(&blob).filter(|account| account.rank.0 == rank)));
+        accounts.sort_by_key(|account| account.rank);
+        let cause = board.programs().and_then(|programs| first_cause(&programs, &accounts));
+        Error::Stuck { fault: cause.unwrap_or(fault), accounts }
+    }
+
     /// Leaves the job: returns when all ranks do.
     pub(crate) fn leave(mut self) -> Result<(), Error> {
-        self.take_control().leave().map_err(known)
-    }
-
-    fn take_control(&mut self) -> Control {
-        self.stop();
-        self.shared.control().take().expect("a job is left once")
-    }
-
-    fn stop(&mut self) {
-        self.shared.is_over.store(true, SeqCst);
-        if let Some(keeper) = self.keeper.take() {
-            keeper.thread().unpark();
-            // A thread that died has said so on stderr, and there is nothing left for it to do.
-            let _ = keeper.join();
-        }
-    }
-}
-
-impl Drop for Job {
-    /// Leaving without [`Job::leave`]: peers hear that this rank is lost.
-    fn drop(&mut self) {
-        self.stop();
+        let control = self.keeper.take_control();
+        self.keeper.let_signals_end();
+        control.leave().map_err(known)
     }
 }
 
@@ -245,7 +226,8 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
         return error;
     }
     // An abort is the answer to a fault that has been heard of: it is no cause.
-    if control.fault().is_none() && waited.is_none_or(|fault| fault.kind != FaultKind::Aborted) {
+    let is_abort = waited.is_some_and(|fault| fault.kind == FaultKind::Aborted);
+    if control.fault().is_none() && !is_abort {
         let record = waited.as_ref().map_or_else(|| text(&error), record::encode);
         if control.raise(&record).is_err() {
             return error;
@@ -256,7 +238,7 @@ fn first_fault(control: &mut Control, error: Error, rank: Rank, limit: Duration)
     }
     match control.fault() {
         None => error,
-        Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 => error,
+        Some(JobFault::Raised { rank: first, .. }) if *first == rank.0 && !is_abort => error,
         Some(fault) => reported(fault.clone(), waited),
     }
 }

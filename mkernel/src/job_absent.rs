@@ -9,6 +9,7 @@ use crate::bootstrap::Fields;
 use crate::config::Config;
 use crate::error::Error;
 use crate::session::{Options, Verbs};
+use crate::signals::Flags;
 
 /// Never made.
 #[derive(Debug)]
@@ -17,6 +18,10 @@ pub(crate) enum Job {}
 impl Job {
     pub(crate) fn join(_: &Config, _: Duration, _: Option<&Verbs>) -> Result<Job, Error> {
         Err(Error::NoExecutor)
+    }
+
+    pub(crate) fn heed(&self, _: Flags, _: Box<dyn Fn(&str) + Send>) {
+        match *self {}
     }
 
     pub(crate) fn world(&self) -> &World {

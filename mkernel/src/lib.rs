@@ -31,6 +31,8 @@ pub mod instance;
 pub mod outline;
 pub mod report;
 pub mod session;
+#[cfg_attr(not(feature = "sim"), allow(dead_code, reason = "only ranks that run look at signals"))]
+pub mod signals;
 pub mod tensor;
 pub mod trace;
 
@@ -49,7 +51,8 @@ pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;
 pub use report::Report;
-pub use session::{Options, Schedule, Session, Signals, Verbs};
+pub use session::{Options, Path, Schedule, Session, Signalling, Verbs};
+pub use signals::Signals;
 pub use tensor::{Tensor, Tensors};
 
 pub use mkernel_core::Mask;

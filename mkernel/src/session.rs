@@ -19,6 +19,7 @@ use crate::host::{self, Holds};
 use crate::instance::Instance;
 use crate::job::Job;
 use crate::planning::{Planning, WORLD_RANKS};
+use crate::signals::Signals;
 
 /// In which order the CTAs of the host executor run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,24 +39,44 @@ pub struct Verbs {
     /// Queue pairs to each peer on each rail.
     pub queues: u32,
     /// How the signal of a put follows its bytes.
-    pub signals: Signals,
+    pub signals: Signalling,
 }
 
 impl Default for Verbs {
     /// The best NIC, two queue pairs, signals as writes.
     fn default() -> Verbs {
-        Verbs { nics: Vec::new(), queues: 2, signals: Signals::Write }
+        Verbs { nics: Vec::new(), queues: 2, signals: Signalling::Write }
     }
 }
 
 /// How the signal of a put follows its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Signals {
+pub enum Signalling {
     /// As a write after them.
     #[default]
     Write,
     /// With each of their messages; the receiving side counts.
     Immediate,
+}
+
+/// How ranks of one node reach each other's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// It is mapped: CTAs load and store there themselves.
+    #[default]
+    Direct,
+    /// By puts through the proxy, as between nodes: every rank is planned as a node of its own.
+    Proxied,
+}
+
+impl Path {
+    /// The world as it is planned for.
+    pub fn plans(self, world: World) -> World {
+        match self {
+            Path::Direct => world,
+            Path::Proxied => World::uniform(world.size(), 1).expect("a world of as many ranks is there already"),
+        }
+    }
 }
 
 /// How a session plans and runs.
@@ -69,6 +90,8 @@ pub struct Options {
     pub deadline: Duration,
     /// How the host executor schedules CTAs.
     pub schedule: Schedule,
+    /// How ranks of one node reach each other.
+    pub path: Path,
     /// Whether reports carry what every CTA did.
     pub is_traced: bool,
 }
@@ -80,6 +103,7 @@ impl Default for Options {
             roles: RoleCtas::default(),
             deadline: Duration::from_secs(30),
             schedule: Schedule::Threads,
+            path: Path::Direct,
             is_traced: false,
         }
     }
@@ -119,6 +143,7 @@ impl Session {
     }
 
     fn at(world: World, options: Options, place: Place) -> Session {
+        let world = options.path.plans(world);
         Session { world, options, instances: Vec::new(), next_sequence: 0, place }
     }
 
@@ -154,6 +179,15 @@ impl Session {
         let job = Job::join(config, options.deadline, verbs)?;
         let world = job.world().clone();
         Ok(Session::at(world, options, Place::Job(job)))
+    }
+
+    /// Heeds signals for the length of the job: asked by SIGUSR1, `say` gets what every CTA waits for and since when, and
+    /// nothing stops; told to end by SIGTERM, all ranks hear of it. SIGTERM has its usual effect again once the session is left or `signals` is
+    /// dropped. Without a job nothing changes.
+    pub fn heed(&self, signals: &Signals, say: impl Fn(&str) + Send + 'static) {
+        if let Some(job) = self.job() {
+            job.heed(signals.flags(), Box::new(say));
+        }
     }
 
     /// The rank that this process hosts, if it does not host all.
@@ -197,7 +231,7 @@ impl Session {
         }
     }
 
-    /// The world.
+    /// The world that is planned for.
     pub fn world(&self) -> &World {
         &self.world
     }

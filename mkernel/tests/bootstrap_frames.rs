@@ -72,6 +72,7 @@ fn message() -> impl Strategy<Value = Message> {
         fault().prop_map(Message::Fault),
         Just(Message::Leave),
         Just(Message::Farewell),
+        vec(any::<u8>(), 0..300).prop_map(|blob| Message::Account { blob }),
     ]
 }
 
@@ -190,7 +191,7 @@ fn the_table_of_messages_in_the_documentation_is_that_of_the_decoder() {
         assert_eq!(decoder.next_message(), Err(FrameError::Length { kind, bytes: u32::MAX, limit }));
         kinds += 1;
     }
-    assert_eq!(kinds, 10);
+    assert_eq!(kinds, 11);
 }
 
 #[test]

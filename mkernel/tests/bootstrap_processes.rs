@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -121,25 +121,6 @@ fn processes_meet_by_the_variables_of_torchrun_and_leave() {
         let expected = if word == "leave" { "@ left" } else { "@ done" };
         ranks.iter().for_each(|rank| assert_eq!(rank.line(), expected));
     }
-}
-
-#[test]
-fn the_ranks_of_mpirun_meet_with_nothing_else_set() {
-    let mpirun = |command: &mut Command| {
-        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "5"]);
-        command.arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "rank_process", "--ignored", "--nocapture"]).stdin(Stdio::null()).output()
-    };
-    let output = match mpirun(&mut Command::new("mpirun")) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("SKIPPED: mpirun is not installed");
-            return;
-        }
-        output => output.unwrap(),
-    };
-    let text = String::from_utf8(output.stdout).unwrap();
-    let count = |word| text.matches(word).count();
-    assert_eq!((count("@ joined 1x5"), count("@ left")), (5, 5), "{text}");
 }
 
 #[test]

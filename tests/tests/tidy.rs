@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files that may contain unsafe code, each with the reason.
-const UNSAFE: [(&str, &str); 23] = [
+const UNSAFE: [(&str, &str); 24] = [
     ("mkernel-sim/src/block.rs", "bytes and counters that threads and processes share"),
     ("mkernel-sim/src/memory.rs", "raw bytes that threads share"),
     ("mkernel-sim/src/sgemm.rs", "calls the matrix product of a crate through pointers"),
@@ -15,6 +15,7 @@ const UNSAFE: [(&str, &str); 23] = [
     ("mkernel-kernels/src/cuda/memory.rs", "allocates and copies memory of the driver"),
     ("mkernel-kernels/src/cuda/module.rs", "loads and launches kernels"),
     ("mkernel-kernels/src/cuda/nvrtc.rs", "calls the run-time compiler"),
+    ("mkernel-kernels/src/cuda/tensor_map.rs", "asks the driver for tensor maps"),
     ("mkernel-kernels/src/cuda/stream.rs", "writes device memory in stream order"),
     ("mkernel-kernels/src/cuda/running.rs", "vouches for the addresses of a launch"),
     ("mkernel-kernels/src/cuda/agent.rs", "vouches for the addresses of cells"),

@@ -48,6 +48,13 @@ __device__ __forceinline__ void fetch_rows(u32 to, u32 pitch, const SpanEntry& s
     }
 }
 
+/// Two to the power of `x`, with an error of two units in the last place; below the smallest normal number it is 0.
+__device__ __forceinline__ float power_of_two(float x) {
+    float value;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
 /// Two weights as a pair of elements.
 template <class Type>
 __device__ __forceinline__ u32 pair_of(float low, float high) {
@@ -115,13 +122,13 @@ struct Attention {
             for (u32 n = 0; n < kKeys / 8; ++n) highest = fmaxf(highest, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
             highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
             highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-            const float origin = origin_of(highest), rescale = exp2f((maximum[r] - origin) * scale);
+            const float origin = origin_of(highest), rescale = power_of_two((maximum[r] - origin) * scale);
             float added = 0.0f;
 #pragma unroll
             for (u32 n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
                 for (u32 e = 2 * r; e < 2 * r + 2; ++e) {
-                    scores[n][e] = exp2f((scores[n][e] - origin) * scale);
+                    scores[n][e] = power_of_two((scores[n][e] - origin) * scale);
                     added += scores[n][e];
                 }
             }

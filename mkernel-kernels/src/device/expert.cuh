@@ -69,7 +69,10 @@ __device__ __forceinline__ bool expert(const RankEntry& rank, const InstructionE
         const u32 first = words[3], end = words[4];
         if (!ready.picked(segment, end > first ? end - first : 0, [&](u64 i) { return static_cast<u32>(first + i); })) return false;
     }
-    const ExpertTile tile = expert_tile(reads, target, instruction);
+    // Shared, so that it takes no registers of the sums.
+    __shared__ ExpertTile tile;
+    if (team::thread() == 0) tile = expert_tile(reads, target, instruction);
+    team::meet();
     target.rows = tile.rows;
     ready.moved(instruction, tile.rows * target.row_bytes);
     if (instruction.variant == static_cast<u32>(StageCode::Gated)) {

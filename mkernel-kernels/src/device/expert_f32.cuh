@@ -9,18 +9,10 @@ namespace mk {
 /// What a thread fetches of both operands for one step of K.
 template <bool kGated>
 struct ExpertFetch {
-    u64 rows[8];  // addresses of the rows of A that this thread reads, or 0
     float a[8], b[8];
 
-    __device__ __forceinline__ ExpertFetch(const ExpertTile& tile, u64 row) {
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) {
-            const u32 number = tile.row(row + (team::thread() + i * team::kThreads) / Plain::kK);
-            rows[i] = number == kNowhere ? 0 : row_of(tile.source, number);
-        }
-    }
-
-    __device__ __forceinline__ void read(const ExpertTile& tile, u64 column, u64 k) {
+    /// `rows` says which rows of A those of the block are.
+    __device__ __forceinline__ void read(const ExpertTile& tile, const u32* rows, u64 column, u64 k) {
         const u64 depth = tile.first.rows, columns = tile.first.row_bytes / 4;
 #pragma unroll
         for (u32 i = 0; i < 8; ++i) {
@@ -31,7 +23,8 @@ struct ExpertFetch {
             const u64 weights = is_second ? tile.second.address : tile.first.address;
             const u64 stride = is_second ? tile.second.stride : tile.first.stride;
             n = column + (kGated ? n % (Plain::kN / 2) : n);
-            a[i] = rows[i] != 0 && ka < depth ? at<const float>(rows[i])[ka] : 0.0f;
+            const u32 row = rows[e / Plain::kK];
+            a[i] = row != kNowhere && ka < depth ? at<const float>(row_of(tile.source, row))[ka] : 0.0f;
             b[i] = kb < depth && n < columns ? at<const float>(weights + kb * stride)[n] : 0.0f;
         }
     }
@@ -42,13 +35,16 @@ template <bool kGated>
 __device__ __forceinline__ void expert_block_f32(const ExpertTile& tile, const SpanEntry& c, u64 row, u64 column, char* raw, Element output) {
     float* tile_a = reinterpret_cast<float*>(raw);
     float* tile_b = tile_a + Plain::kK * Plain::kPitch;
+    u32* rows = reinterpret_cast<u32*>(tile_b + Plain::kK * Plain::kPitch);
     float sums[8][8] = {};
-    ExpertFetch<kGated> next(tile, row);
-    next.read(tile, column, 0);
+    if (team::thread() < Plain::kM) rows[team::thread()] = tile.row(row + team::thread());
+    team::meet();
+    ExpertFetch<kGated> next;
+    next.read(tile, rows, column, 0);
     for (u64 k = 0; k < tile.first.rows; k += Plain::kK) {
         put_operands(tile_a, tile_b, next.a, next.b);
         team::meet();
-        if (k + Plain::kK < tile.first.rows) next.read(tile, column, k + Plain::kK);
+        if (k + Plain::kK < tile.first.rows) next.read(tile, rows, column, k + Plain::kK);
         multiply_operands(sums, tile_a, tile_b);
         team::meet();
     }

@@ -174,13 +174,17 @@ struct Worker {
             case OpCode::Release: return release(instruction);
             case OpCode::Reduce: return sum(instruction, shared);
             case OpCode::Gemm: return gemm(rank, instruction, shared, Ready{*this});
+#ifdef MK_ATTENTION
             case OpCode::Attention: return attention(rank, instruction, shared, Ready{*this});
+#endif
+#ifdef MK_ROUTED
             case OpCode::Pack: return pack(rank, instruction, shared, Ready{*this});
             case OpCode::Route: return route(rank, instruction, shared, Ready{*this});
             case OpCode::Expert: return expert(rank, instruction, shared, Ready{*this});
             case OpCode::Combine: return combine(rank, instruction, shared, Ready{*this});
             case OpCode::Merge: return merge(rank, instruction, shared, Ready{*this});
-            case OpCode::Tile: return false;  // pipeline.cuh does these
+#endif
+            default: break;  // pipeline.cuh does tiles
         }
         return false;
     }

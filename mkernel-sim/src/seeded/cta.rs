@@ -234,8 +234,9 @@ impl Launch<'_> {
     fn block(&mut self, agent: usize, waits: &[(usize, CellId, u64)]) {
         let cta = &mut self.ctas[agent];
         cta.blocked_at.get_or_insert(self.now);
+        let wake = Wake::Agent(cta.agent);
         for &(index, cell, wanted) in waits {
-            let waiter = Waiter { place: cta.slots[index].place, cell, wanted, wake: Wake::Agent(cta.agent) };
+            let waiter = Waiter { place: cta.slots[index].place, cell, wanted, since_us: 0.0, wake };
             assert!(self.host.cells.enlist(waiter), "the wait was seen not to hold, and nothing ran since");
         }
     }

@@ -17,8 +17,8 @@ use crate::network::Fate;
 use crate::ops::{Kernels, Task, Unplanned, put};
 use crate::schedule::{Cta, at, claim_onward};
 
-/// Looks at a cell before the thread goes to sleep: a signal that is on its way comes within a microsecond.
-const SPINS: u32 = 64;
+/// Looks at a cell in a row: a signal that is on its way comes within a microsecond.
+const LOOKS: u32 = 64;
 
 /// What a CTA did, by lane of its rank.
 #[derive(Debug)]
@@ -65,7 +65,8 @@ impl<'a> Worker<'a> {
         while let Some((claimed, index)) = claim_onward(&self.shared.claims, self.program, lane) {
             lane = claimed;
             let (place, _) = at(self.program, lane, index);
-            self.held.set(place, Held::RUNNING);
+            let now = self.shared.watch.now_us();
+            self.held.set(place, Held::RUNNING, now);
             match self.shared.options.network.fate(self.cta.rank, self.cta.number, started) {
                 Fate::Lives => {}
                 Fate::Stuck => return self.stand_still(),
@@ -73,18 +74,18 @@ impl<'a> Worker<'a> {
                 Fate::Dies => resume_unwind(Box::new("an injected death")),
             }
             started += 1;
-            if self.instruction(place).is_err() {
+            if self.instruction(place, now).is_err() {
                 return;
             }
             self.held.clear();
         }
     }
 
-    fn instruction(&mut self, place: At) -> Result<(), Aborted> {
+    /// Runs one instruction, claimed at `since`.
+    fn instruction(&mut self, place: At, mut since: f64) -> Result<(), Aborted> {
         let (program, shared) = (self.program, self.shared);
         let (_, instruction) = at(program, place.lane, place.instruction as usize);
         let task = Task::new(shared.host, program, instruction);
-        let mut since = shared.watch.now_us();
         if let Some(kernel) = self.kernels.of(&instruction.op) {
             kernel.begin(&task);
         }
@@ -124,14 +125,14 @@ impl<'a> Worker<'a> {
     fn wait(&mut self, place: At, cell: CellId, since: f64) -> Result<f64, Aborted> {
         let (cells, watch) = (&self.shared.host.cells, &self.shared.watch);
         let wanted = self.program.cell(cell).threshold(self.shared.epoch);
-        for _ in 0..SPINS {
+        for look in 0..LOOKS + self.shared.patient_looks {
             if reached(cells.seen(place.rank, cell), wanted) {
                 return Ok(since);
             }
-            std::hint::spin_loop();
+            if look < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
         }
         let start = self.note(place, Activity::Work, since);
-        if cells.enlist(Waiter { place, cell, wanted, wake: Wake::Thread }) {
+        if cells.enlist(Waiter { place, cell, wanted, since_us: start, wake: Wake::Thread }) {
             loop {
                 let seen = cells.seen(place.rank, cell);
                 if reached(seen, wanted) {
@@ -160,17 +161,18 @@ impl<'a> Worker<'a> {
         let ticket = put::ticket(shared.host, self.program, id);
         let (bell, producer) = self.producer.as_mut().expect("a rank with a put has a proxy");
         let bell = &shared.bells[*bell];
-        self.held.set(place, Held::PUSHING);
+        let started_us = shared.watch.now_us();
+        self.held.set(place, Held::PUSHING, started_us);
         let pushed = producer.push(ticket, || {
             bell.ring();
             shared.watch.time_left().map(drop)
         });
-        self.held.set(place, Held::RUNNING);
+        self.held.set(place, Held::RUNNING, started_us);
         bell.ring();
         match pushed {
             Ok(()) => Ok(()),
             Err(FifoError::Stopped { stop: Stop::Deadline, .. }) => {
-                self.held.set(place, Held::PUSHING);
+                self.held.set(place, Held::PUSHING, started_us);
                 shared.hang();
                 Err(Aborted)
             }

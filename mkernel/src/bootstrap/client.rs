@@ -156,6 +156,15 @@ impl End for Client {
         self.flush();
     }
 
+    fn account(&mut self, blob: Vec<u8>) {
+        self.member.account(blob);
+        self.flush();
+    }
+
+    fn staying(&self) -> usize {
+        0
+    }
+
     fn leave(&mut self) {
         self.member.leave(self.start.elapsed());
         self.flush();

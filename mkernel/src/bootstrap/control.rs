@@ -28,6 +28,10 @@ pub(crate) trait End: Debug + Send {
     fn step(&mut self, wait: Duration) -> Result<Option<Event>, Error>;
     fn share(&mut self, blob: Vec<u8>);
     fn raise(&mut self, record: Vec<u8>);
+    /// Tells rank 0; what rank 0 has to say it says itself.
+    fn account(&mut self, blob: Vec<u8>);
+    /// Ranks that rank 0 may still hear from; none on a member.
+    fn staying(&self) -> usize;
     fn leave(&mut self);
     /// Lets the last messages out, then closes.
     fn finish(&mut self);
@@ -47,6 +51,8 @@ pub struct Control {
 struct Channel {
     end: Box<dyn End>,
     fault: Option<JobFault>,
+    /// What ranks said that they were doing, kept for whoever asks later than it comes.
+    accounts: Vec<(u32, Vec<u8>)>,
     is_sharing: bool,
 }
 
@@ -63,7 +69,7 @@ pub fn join(setup: &Setup) -> Result<Control, Error> {
     within("the name of the job", setup.job.as_bytes(), MAX_JOB)?;
     let end: Box<dyn End> =
         if place.rank == 0 { Box::new(Server::listen(setup)?) } else { Box::new(Client::connect(setup)?) };
-    let mut channel = Channel { end, fault: None, is_sharing: false };
+    let mut channel = Channel { end, fault: None, accounts: Vec::new(), is_sharing: false };
     match channel.wait_for(|event| match event {
         Event::Joined { world } => Some(world),
         _ => None,
@@ -153,6 +159,26 @@ impl Control {
         Ok(())
     }
 
+    /// Tells rank 0, after a fault, what this rank was doing; rank 0 finds it in [`Control::take_accounts`].
+    ///
+    /// # Errors
+    /// The account is larger than [`MAX_BLOB`].
+    pub fn account(&mut self, blob: &[u8]) -> Result<(), Error> {
+        within("an account", blob, MAX_BLOB)?;
+        self.channel.end.account(blob.to_vec());
+        Ok(())
+    }
+
+    /// The accounts that rank 0 has heard, each with its rank; taken once.
+    pub fn take_accounts(&mut self) -> Vec<(u32, Vec<u8>)> {
+        std::mem::take(&mut self.channel.accounts)
+    }
+
+    /// How many ranks are still there for rank 0 to hear; none on another rank.
+    pub fn staying(&self) -> usize {
+        self.channel.end.staying()
+    }
+
     /// Leaves the job: returns when all ranks have, or at once after a fault.
     ///
     /// # Errors
@@ -170,6 +196,7 @@ impl Channel {
         let event = self.end.step(wait)?;
         match &event {
             Some(Event::Fault(fault)) => self.fault = Some(fault.clone()),
+            Some(Event::Account { rank, blob }) => self.accounts.push((*rank, blob.clone())),
             Some(Event::Shared { .. }) => self.is_sharing = false,
             _ => {}
         }

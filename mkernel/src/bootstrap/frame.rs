@@ -117,6 +117,11 @@ pub enum Message {
     Leave,
     /// Rank 0 to member: everybody has left.
     Farewell,
+    /// Member to rank 0, after a fault: what it was doing.
+    Account {
+        /// In the words of its executor.
+        blob: Vec<u8>,
+    },
 }
 
 /// Why bytes are not a frame.
@@ -204,6 +209,7 @@ impl Message {
             Self::Fault(_) => 8,
             Self::Leave => 9,
             Self::Farewell => 10,
+            Self::Account { .. } => 11,
         }
     }
 
@@ -228,6 +234,7 @@ impl Message {
             }
             Self::Fault(fault) => fault.put(out),
             Self::Leave | Self::Farewell => {}
+            Self::Account { blob } => put_bytes(out, blob),
         }
     }
 
@@ -247,6 +254,7 @@ impl Message {
             8 => Self::Fault(JobFault::get(reader)?),
             9 => Self::Leave,
             10 => Self::Farewell,
+            11 => Self::Account { blob: reader.bytes(MAX_BLOB)?.to_vec() },
             _ => return None,
         };
         reader.end().map(|()| message)
@@ -267,6 +275,7 @@ fn limit(kind: u16) -> Option<u32> {
         // A tag, then a list of ranks or a rank and a record.
         8 => 1 + 4 + if 4 * MAX_RANKS > 4 + MAX_RECORD as u32 { 4 * MAX_RANKS } else { 4 + MAX_RECORD as u32 },
         9 | 10 => 0,
+        11 => 4 + MAX_BLOB as u32,
         _ => return None,
     })
 }

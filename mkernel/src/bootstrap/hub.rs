@@ -8,7 +8,7 @@
 //!   member's blob), one fault, one farewell. So queues need no other bound.
 //! - Connections in handshake are at most the empty seats plus [`SPARE_HANDSHAKES`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +88,8 @@ pub(crate) struct Hub {
     seats: Vec<(Seat, Place)>,
     round: Round,
     fault: Option<JobFault>,
+    /// Ranks that have said what they were doing.
+    accounts: BTreeSet<u32>,
     refusals: Refusals,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -105,6 +107,7 @@ impl Hub {
             seats,
             round,
             fault: None,
+            accounts: BTreeSet::new(),
             refusals: Refusals::default(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -132,6 +135,18 @@ impl Hub {
 
     pub(crate) fn is_gathering(&self) -> bool {
         matches!(self.phase, Phase::Gathering)
+    }
+
+    /// Ranks but 0 that have neither left nor been lost.
+    pub(crate) fn staying(&self) -> usize {
+        self.seats.iter().filter(|(seat, _)| matches!(seat, Seat::Taken(_))).count()
+    }
+
+    /// Whether ranks that are still on their way should be told why there is no job. At the start deadline they have had
+    /// their time.
+    pub(crate) fn has_untold(&self) -> bool {
+        let is_early = matches!(&self.fault, Some(fault) if !matches!(fault, JobFault::Missing { .. }));
+        self.is_gathering() && is_early && self.empty_seats().next().is_some()
     }
 
     /// Whether one more connection may be opened. Makes room by refusing the oldest handshake if it had its time.
@@ -279,6 +294,10 @@ impl Hub {
             Message::Fault(fault @ JobFault::Raised { rank: from, .. }) if from == rank && is_running => {
                 self.fail(fault)
             }
+            // At most one, since a rank leaves after it: else it could fill rank 0's memory.
+            Message::Account { blob } if is_running && self.fault.is_some() && self.accounts.insert(rank) => {
+                self.events.push_back(Event::Account { rank, blob });
+            }
             Message::Leave if is_running => {
                 *self.seat(rank) = Seat::Leaving(connection);
                 self.events.push_back(Event::Left { rank });
@@ -292,7 +311,7 @@ impl Hub {
         if hello.job != self.setup.job {
             return self.refuse(connection, Reason::Job);
         }
-        if !self.is_gathering() || self.fault.is_some() {
+        if !self.is_gathering() {
             return self.refuse(connection, Reason::Ended);
         }
         let Some(peer) = self.peers.get_mut(&connection) else { return };
@@ -303,9 +322,6 @@ impl Hub {
     }
 
     fn seat_member(&mut self, connection: Connection, place: Place) {
-        if self.fault.is_some() {
-            return self.refuse(connection, Reason::Ended);
-        }
         if place.world_size != self.setup.place.world_size {
             return self.refuse(connection, Reason::WorldSize);
         }
@@ -314,6 +330,13 @@ impl Hub {
         }
         if *self.seat(place.rank) != Seat::Empty {
             return self.refuse(connection, Reason::Duplicate);
+        }
+        if let Some(fault) = self.fault.clone() {
+            // It hears what all ranks report, and there is nothing else for it to do here.
+            *self.seat(place.rank) = Seat::Gone;
+            self.peers.remove(&connection);
+            self.send(connection, Message::Fault(fault));
+            return self.actions.push_back(Action::Close(connection));
         }
         self.seats[place.rank as usize - 1] = (Seat::Taken(connection), place);
         let Some(peer) = self.peers.get_mut(&connection) else { return };

@@ -285,9 +285,29 @@ fn missing_ranks_are_named_to_those_who_came() {
     let missing = JobFault::Missing { ranks: vec![1, 3, 4] };
     assert_eq!(net.take(0), fault(missing.clone()));
     assert_eq!(net.take(2), fault(missing));
+    // Too late to be one of them, it hears the same.
     net.connect(1, setup(1, &[3, 2]));
     net.run();
-    assert_eq!(net.members[&1].failure(), Some(Failure::Refused(Reason::Ended)));
+    assert_eq!(net.take(1), fault(JobFault::Missing { ranks: vec![1, 3, 4] }));
+}
+
+#[test]
+fn ranks_that_arrive_after_a_rank_was_lost_hear_who_it_was() {
+    let mut net = Net::new(8, &[3, 2]);
+    net.connect(2, setup(2, &[3, 2]));
+    net.run();
+    assert!(!net.hub.has_untold(), "there is nothing to tell");
+    net.hub.closed(2);
+    net.run();
+    let lost = JobFault::Lost { rank: 2 };
+    assert_eq!(net.take(0), fault(lost.clone()));
+    for late in [4u32, 1, 3] {
+        assert!(net.hub.has_untold(), "rank {late} is on its way");
+        net.connect(late.into(), setup(late, &[3, 2]));
+        net.run();
+        assert_eq!(net.take(late.into()), fault(lost.clone()));
+    }
+    assert!(!net.hub.has_untold(), "all have been told");
 }
 
 #[test]

@@ -162,6 +162,13 @@ impl Member {
         }
     }
 
+    /// Says what this rank was doing, once the job has a fault.
+    pub(crate) fn account(&mut self, blob: Vec<u8>) {
+        if self.state == State::Running && self.fault.is_some() {
+            self.send(Message::Account { blob });
+        }
+    }
+
     pub(crate) fn leave(&mut self, now: Duration) {
         if self.state != State::Running {
             return;

@@ -57,6 +57,13 @@ pub enum Event {
         /// The rank.
         rank: u32,
     },
+    /// After a fault a rank says what it was doing. Only rank 0 hears of it.
+    Account {
+        /// The rank.
+        rank: u32,
+        /// In the words of its executor.
+        blob: Vec<u8>,
+    },
     /// The job has a fault: the first one, the same on every rank.
     Fault(JobFault),
     /// Every rank has left, or this rank has left after a fault. Nothing follows.

@@ -35,6 +35,8 @@ pub(crate) struct Server {
     links: BTreeMap<Connection, Link>,
     closing: Vec<(Link, Duration)>,
     most_closing: usize,
+    /// How long ranks that come after a fault are waited for.
+    patience: Duration,
     next_connection: Connection,
     start: Instant,
     buffer: Box<[u8]>,
@@ -50,10 +52,24 @@ impl Server {
             links: BTreeMap::new(),
             closing: Vec::new(),
             most_closing: setup.place.world_size as usize + SPARE_CLOSING,
+            patience: setup.step_deadline,
             next_connection: 0,
             start: Instant::now(),
             buffer: vec![0; READ_BYTES].into(),
         })
+    }
+
+    /// Tells ranks that arrive after the fault what it was: else all they would see is that rank 0 is gone.
+    fn tell_late(&mut self) {
+        let start = Instant::now();
+        while self.hub.has_untold() && start.elapsed() < self.patience {
+            match self.pass() {
+                Ok(true) => {}
+                Ok(false) => std::thread::sleep(IDLE),
+                // Rank 0 ends with the fault that it has.
+                Err(error) => return tracing::debug!(%error, "late ranks are not told"),
+            }
+        }
     }
 
     /// Looks at every socket once; says whether anything happened.
@@ -208,7 +224,14 @@ impl End for Server {
         self.flush();
     }
 
+    fn account(&mut self, _: Vec<u8>) {}
+
+    fn staying(&self) -> usize {
+        self.hub.staying()
+    }
+
     fn leave(&mut self) {
+        self.tell_late();
         self.hub.leave(self.start.elapsed());
         self.act();
         self.flush();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use mkernel::{AllReduce, DType, Partial, RoleCtas, RoleName};
+use mkernel::{AllReduce, DType, Partial, Path, RoleCtas, RoleName};
 
 /// Runs a dense operator and the communication around it as one persistent kernel per GPU.
 #[derive(Debug, Parser)]
@@ -25,6 +25,15 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Test every operator on this machine: exact and real inputs, odd shapes and worlds, and on a GPU faults.
     Selftest(SelftestArgs),
+    /// Ask a running rank what every CTA waits for and since when; it answers on its stderr and goes on.
+    Dump(DumpArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// The process of a rank of `run --transport shm`.
+    #[arg(value_name = "PID")]
+    pub(crate) process: u32,
 }
 
 /// What both commands take.
@@ -171,6 +180,9 @@ pub(crate) struct RunArgs {
     /// How signals of --transport verbs travel [default: write]
     #[arg(long, value_enum)]
     pub(crate) signals: Option<SignalsName>,
+    /// How ranks of one node reach each other; proxied makes every rank a node of its own.
+    #[arg(long, value_enum, default_value_t = PathName::Direct)]
+    pub(crate) path: PathName,
     /// One thread per CTA, or one thread that picks every step from --seed.
     #[arg(long, value_enum, default_value_t = ScheduleName::Threads)]
     pub(crate) schedule: ScheduleName,
@@ -348,6 +360,23 @@ pub(crate) enum SignalsName {
     Write,
     /// With each message; the receiving side counts.
     Immediate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PathName {
+    /// CTAs load and store there themselves.
+    Direct,
+    /// By puts through the proxy, as between nodes.
+    Proxied,
+}
+
+impl From<PathName> for Path {
+    fn from(name: PathName) -> Path {
+        match name {
+            PathName::Direct => Path::Direct,
+            PathName::Proxied => Path::Proxied,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -201,6 +201,8 @@ pub(crate) fn bench(subject: &Subject, measured: &Measured) -> String {
 pub(crate) fn error(stop: &Stop) -> String {
     let failure = match stop {
         Stop::Failed(Error::Fault(fault)) | Stop::Refused(Error::Fault(fault)) => fault_json(fault),
+        #[cfg(feature = "sim")]
+        Stop::Failed(Error::Stuck { fault, .. }) | Stop::Refused(Error::Stuck { fault, .. }) => fault_json(fault),
         Stop::Failed(Error::Job { fault, waited }) | Stop::Refused(Error::Job { fault, waited }) => {
             job_json(fault, waited.as_deref())
         }

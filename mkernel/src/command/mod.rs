@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod dump;
 mod json;
 mod nics;
 mod plan;
@@ -42,14 +43,17 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Bench(bench) => (bench.problem.verbose, bench.problem.json),
         Command::Selftest(selftest) => (selftest.verbose, false),
         Command::Nics(_) => (false, false),
+        Command::Dump(_) => (false, false),
     };
     log(is_verbose);
+    let mut signals = None;
     let result = match &args.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(args, &mut signals),
         Command::Plan(args) => plan::plan(args),
         Command::Bench(args) => bench::bench(args),
         Command::Selftest(args) => selftest::selftest(args),
         Command::Nics(args) => nics::nics(args),
+        Command::Dump(args) => dump::dump(args.process),
     };
     match result.and_then(|report| write(&report)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,6 +62,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
                 // The table says what failed; the exit status says it anyway.
                 let _ = write(table);
             }
+            stop.accounts().iter().for_each(|account| tell(&account.to_string()));
             complain(&stop.line());
             let status = stop.status();
             if is_json && status == 1 && !matches!(stop, Stop::Stdout(_)) {
@@ -75,14 +80,23 @@ fn write(report: &str) -> Result<(), Stop> {
     stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()).map_err(Stop::Stdout)
 }
 
+/// Writes what a rank is doing to stderr.
+fn tell(account: &str) {
+    let mut text = account.to_owned();
+    text.push('\n');
+    // In one piece: ranks share the terminal. Nobody is left to tell if stderr is closed.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
 /// Writes one line to stderr.
 fn complain(line: &str) {
-    // Nobody is left to tell if stderr is closed.
-    let _ = writeln!(io::stderr(), "mkernel: {line}");
+    tell(&format!("mkernel: {line}"));
 }
 
 /// Logs go to stderr; warnings always, the rest if asked for.
 fn log(is_verbose: bool) {
     let level = if is_verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).with_ansi(false).init();
+    // A log that cannot be written is no reason to fail: a launcher that dies takes stderr with it.
+    let logs = tracing_subscriber::fmt().log_internal_errors(false).with_writer(io::stderr);
+    logs.with_max_level(level).with_ansi(false).init();
 }

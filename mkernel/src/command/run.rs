@@ -10,7 +10,7 @@ use mkernel::config::Config;
 use mkernel::file::Pending;
 use mkernel::report::Summary;
 use mkernel::trace::Trace;
-use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Tensors, World, inputs};
+use mkernel::{Error, Fill, Instance, Options, Rank, Report, Schedule, Session, Signals, Tensors, World, inputs};
 
 use mkernel_kernels::TensorKind;
 
@@ -32,7 +32,9 @@ pub(crate) struct Outcome {
 }
 
 /// Runs and reports; the report of a rank other than the first is empty.
-pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
+///
+/// `signals` are taken for a rank of a job, and outlive the report of its error.
+pub(crate) fn run(args: &RunArgs, signals: &mut Option<Signals>) -> Result<String, Stop> {
     match args.transport {
         TransportName::Loopback => {}
         TransportName::Shm => check_plain(args)?,
@@ -51,14 +53,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<String, Stop> {
             return Err(Usage::NotVerbs { flag }.into());
         }
     }
-    problem::with_operator(&args.problem, args.input.as_deref(), Run { args })
+    if args.transport == TransportName::Verbs && args.path == super::args::PathName::Proxied {
+        return Err(Usage::HostOnly { transport: args.transport, flag: "--path proxied" }.into());
+    }
+    if args.transport == TransportName::Verbs && args.trace.is_some() {
+        return Err(Usage::HostOnly { transport: args.transport, flag: "--trace" }.into());
+    }
+    problem::with_operator(&args.problem, args.input.as_deref(), Run { args, signals })
 }
 
-/// Refuses what only the host executors of one process do.
+/// Refuses what the transport does not do.
 fn check_plain(args: &RunArgs) -> Result<(), Usage> {
     let transport = args.transport;
     match (&args.trace, args.schedule) {
-        (Some(_), _) => Err(Usage::HostOnly { transport, flag: "--trace" }),
+        (Some(_), _) if transport == TransportName::Cuda => Err(Usage::HostOnly { transport, flag: "--trace" }),
         (_, ScheduleName::Seeded) => Err(Usage::HostOnly { transport, flag: "--schedule seeded" }),
         _ => Ok(()),
     }
@@ -67,6 +75,7 @@ fn check_plain(args: &RunArgs) -> Result<(), Usage> {
 /// Runs an operator and reports.
 struct Run<'a> {
     args: &'a RunArgs,
+    signals: &'a mut Option<Signals>,
 }
 
 impl problem::Action for Run<'_> {
@@ -81,7 +90,7 @@ impl problem::Action for Run<'_> {
             given.map_err(|problem| Stop::Refused(problem.into()))?;
         }
         let head = print::Subject::of(&operator);
-        let session = session(self.args)?;
+        let session = session(self.args, self.signals)?;
         let is_first = session.rank().is_none_or(|rank| rank == Rank(0));
         let outcome = execute(operator, session, self.args, tensors.as_ref(), is_first)?;
         Ok(if is_first { report(self.args, &head, &outcome) } else { String::new() })
@@ -89,7 +98,7 @@ impl problem::Action for Run<'_> {
 }
 
 /// A session of all ranks, or of the rank that the launcher says this process is.
-fn session(args: &RunArgs) -> Result<Session, Stop> {
+fn session(args: &RunArgs, signals: &mut Option<Signals>) -> Result<Session, Stop> {
     let options = options(args);
     match args.transport {
         TransportName::Loopback => return Ok(Session::new(problem::world(&args.problem)?, options)),
@@ -105,7 +114,11 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
         (None, None) => None,
         _ => Some(problem::world(&args.problem)?),
     };
+    // Before anything may hang; the first one to ask may come at any time.
+    let signals = signals.insert(Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?);
     let session = join(&config, options, args).map_err(Stop::Failed)?;
+    session.heed(signals, super::tell);
+    let asked = asked.map(|asked| options.path.plans(asked));
     match asked.filter(|asked| asked != session.world()) {
         // Every rank is told the same, or the ranks differ in their flags and those that do not see this hear that one is lost.
         Some(asked) => Err(Usage::Launched { asked, found: session.world().clone() }.into()),
@@ -116,15 +129,15 @@ fn session(args: &RunArgs) -> Result<Session, Stop> {
 #[cfg(feature = "rdma")]
 fn join(config: &Config, options: Options, args: &RunArgs) -> Result<Session, Error> {
     use super::args::SignalsName;
-    use mkernel::{Signals, Verbs};
+    use mkernel::{Signalling, Verbs};
     if args.transport != TransportName::Verbs {
         return Session::join(config, options);
     }
     let mut verbs = Verbs { nics: args.nic.clone(), ..Verbs::default() };
     verbs.queues = args.queues.unwrap_or(verbs.queues);
     verbs.signals = match args.signals {
-        None | Some(SignalsName::Write) => Signals::Write,
-        Some(SignalsName::Immediate) => Signals::Immediate,
+        None | Some(SignalsName::Write) => Signalling::Write,
+        Some(SignalsName::Immediate) => Signalling::Immediate,
     };
     Session::join_over(config, options, &verbs)
 }
@@ -149,6 +162,7 @@ fn asked<O: Reference>(operator: &O, args: &RunArgs, given: Option<&Tensors>) ->
     let tensors: Vec<String> = operator.tensors().iter().map(shape).collect();
     fields.add("operator", operator.name());
     fields.add("tensors", tensors.join(", "));
+    fields.add("--path", format!("{:?}", args.path));
     fields.add("--seed", args.seed.to_string());
     fields.add("--epochs", args.epochs.to_string());
     fields.add("--input", given.map_or_else(|| "none".to_owned(), Tensors::fingerprint));
@@ -163,6 +177,7 @@ fn options(args: &RunArgs) -> Options {
             ScheduleName::Threads => Schedule::Threads,
             ScheduleName::Seeded => Schedule::Seeded(args.seed),
         },
+        path: args.path.into(),
         is_traced: args.trace.is_some(),
         ..Options::default()
     }

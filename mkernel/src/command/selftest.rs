@@ -12,7 +12,10 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use mkernel::check::{self, Extent, Reference};
-use mkernel::{Fill, Options, Profile, RoleCtas, RoleName, Schedule, Session, Tensors, World, inputs};
+use mkernel::{
+    AgGemm, DType, Fill, MoeFfn, Options, Profile, RingAttention, RoleCtas, RoleName, Schedule, Session, Tensors,
+    World, inputs,
+};
 
 use super::args::{SelftestArgs, TransportName};
 use super::usage::{Stop, Usage};
@@ -61,6 +64,12 @@ pub(crate) fn selftest(args: &SelftestArgs) -> Result<String, Stop> {
         let mut tally = Tally::default();
         cases::test(operator, &subject, args.seed, args.quick, &mut tally);
         row(&operator.name(), tally, started);
+    }
+    if args.only.is_none() {
+        let started = Instant::now();
+        let mut tally = Tally::default();
+        test_turns(&subject, args.seed, &mut tally);
+        row("two operators in turns", tally, started);
     }
     #[cfg(feature = "cuda")]
     if let (Subject::Gpu(gpu), None) = (&subject, &args.only) {
@@ -122,6 +131,78 @@ where
     }
 }
 
+/// Keys and values that no row of the first half sees are NaN: only rows that see them may be NaN.
+fn test_hidden(case: Case<'_>, operator: &RingAttention, tally: &mut Tally) {
+    tally.cases += 1;
+    tally.launches += 1;
+    let text = |error: mkernel::Error| Stop::Failed(error).line();
+    let tested = || -> Result<(), String> {
+        let mut given = inputs(operator, Fill::Exact, case.seed, 0).map_err(|e| e.to_string())?;
+        for name in ["k", "v"] {
+            let mut tensor = given.get(name).expect("attention has keys and values").clone();
+            let row = (operator.dim * operator.dtype.bytes()) as usize;
+            let hidden = (operator.seq / 2) as usize;
+            for head in tensor.bytes_mut().chunks_exact_mut(row * operator.seq as usize) {
+                head[hidden * row..].fill(0xff);
+            }
+            given.insert(name, tensor);
+        }
+        let mut session = case.subject.session(case.world, case.seed, false);
+        let mut host = Session::new(case.world.clone(), Options::default());
+        let (found, _) = session.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
+        let (right, _) = host.operator(*operator).and_then(|o| o.run(&given)).map_err(text)?;
+        let rows =
+            found.get("o").map_or(0, |o| (0..operator.seq / 2 * operator.dim).filter(|&i| o.at(i).is_nan()).count());
+        if rows > 0 {
+            return Err(format!("{rows} elements of rows that see no NaN are NaN"));
+        }
+        same_bits(&found, &right)
+    };
+    let failure = tested().err();
+    let about = |failure| format!("{operator:?} on {} with NaN in hidden keys and values: {failure}", case.world);
+    tally.failures.extend(failure.map(about));
+}
+
+/// Two operators of one session take turns, and one is made again on the way: instances share nothing.
+fn test_turns(subject: &Subject, seed: u64, tally: &mut Tally) {
+    let world = World::uniform(2, 2).expect("four ranks");
+    let first = AgGemm { m: 70, n: 65, k: 40, dtype: DType::Bf16 };
+    let second = MoeFfn { tokens: 50, hidden: 40, inner: 24, experts: 5, topk: 2, dtype: DType::Bf16 };
+    let text = |error: mkernel::Error| Stop::Failed(error).line();
+    let mut session = subject.session(&world, seed, true);
+    let mut host = Session::new(world, Options { profile: session.options().profile, ..Options::default() });
+    let mut tested = || -> Result<(), String> {
+        for epoch in 0..EPOCHS * 2 {
+            turn(&mut session, &mut host, &first, seed, epoch).map_err(text)??;
+            turn(&mut session, &mut host, &second, seed, epoch).map_err(text)??;
+            if epoch == EPOCHS {
+                session.retire(&first);
+            }
+        }
+        Ok(())
+    };
+    tally.failures.extend(tested().err());
+    tally.cases += 1;
+    tally.launches += 4 * EPOCHS;
+}
+
+/// One launch of an operator in each session, compared.
+fn turn<O>(
+    session: &mut Session,
+    host: &mut Session,
+    operator: &O,
+    seed: u64,
+    epoch: u64,
+) -> Result<Result<(), String>, mkernel::Error>
+where
+    O: Reference + PartialEq + Clone + 'static,
+{
+    let given = inputs(operator, Fill::Exact, seed, epoch)?;
+    let (found, _) = session.operator(operator.clone())?.run(&given)?;
+    let (right, _) = host.operator(operator.clone())?.run(&given)?;
+    Ok(same_bits(&found, &right).map_err(|e| format!("{} in turn {epoch}: {e}", operator.name())))
+}
+
 fn try_case<O>(case: Case<'_>, operator: &O, epochs: u64, tally: &mut Tally) -> Result<(), String>
 where
     O: Reference + PartialEq + Clone + 'static,
@@ -179,7 +260,9 @@ fn same_bits(found: &Tensors, right: &Tensors) -> Result<(), String> {
         let found = found.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
         let size = right.dtype().bytes() as usize;
         let pairs = found.bytes().chunks_exact(size).zip(right.bytes().chunks_exact(size));
-        let wrong: Vec<usize> = pairs.enumerate().filter(|(_, (f, r))| f != r).map(|(i, _)| i).collect();
+        let are_nan = |i: usize| found.at(i as u64).is_nan() && right.at(i as u64).is_nan();
+        let wrong = pairs.enumerate().filter(|&(i, (f, r))| f != r && !are_nan(i));
+        let wrong: Vec<usize> = wrong.map(|(i, _)| i).collect();
         if let Some(&first) = wrong.first() {
             let (f, r) = (found.at(first as u64), right.at(first as u64));
             let all = right.bytes().len() / size;

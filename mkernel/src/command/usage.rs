@@ -82,6 +82,14 @@ pub(crate) enum Usage {
     HostOnly { transport: TransportName, flag: &'static str },
     #[error("--transport {} needs a launcher; use loopback, or cuda for all ranks on one GPU", name(.transport))]
     Alone { transport: TransportName },
+    #[error("PID {process} is no rank that runs; give the process of a `mkernel run --transport shm`")]
+    NoRank { process: u32 },
+    #[error("PID {process} cannot be asked; ask as its user")]
+    NotAsked {
+        process: u32,
+        #[source]
+        problem: io::Error,
+    },
     #[error("--nodes and --gpus say {asked}, but the launcher started {found}; make them agree or leave the flags out")]
     Launched { asked: World, found: World },
 }
@@ -124,10 +132,27 @@ impl Stop {
                 #[cfg(feature = "rdma")]
                 Error::Rdma(_) => 1,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
-                Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) => 1,
+                Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) | Error::Signals(_) => 1,
+                #[cfg(feature = "sim")]
+                Error::Stuck { .. } => 1,
             },
             Stop::Failed(_) | Stop::Selftest { .. } | Stop::Stdout(_) => 1,
         }
+    }
+
+    /// What ranks were doing when everything stood still.
+    #[cfg(feature = "sim")]
+    pub(crate) fn accounts(&self) -> &[impl std::fmt::Display + use<>] {
+        match self {
+            Stop::Failed(Error::Stuck { accounts, .. }) | Stop::Refused(Error::Stuck { accounts, .. }) => accounts,
+            _ => &[],
+        }
+    }
+
+    /// What ranks were doing when everything stood still.
+    #[cfg(not(feature = "sim"))]
+    pub(crate) fn accounts(&self) -> &[&str] {
+        &[]
     }
 
     /// The failure and its causes as one line.

@@ -1,7 +1,6 @@
 //! Jobs in which nothing goes wrong.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::process::Command;
 
 use crate::job::{Job, OPERATORS, directory, left_behind};
@@ -50,25 +49,56 @@ fn two_jobs_at_once_do_not_notice_each_other() {
 
 #[test]
 fn five_ranks_on_one_core_hold() {
-    let job = Job { cores: Some("0"), ..Job::new(&[3, 2], &format!("{} --epochs 20", OPERATORS[0])) };
-    job.hold();
+    let job = Job::new(&[3, 2], &format!("{} --epochs 20", OPERATORS[0]));
+    Job { under: "taskset -c 0", ..job }.hold();
 }
 
 #[test]
-fn the_ranks_of_mpirun_hold_with_nothing_else_set() {
+fn every_operator_holds_where_64_kib_may_be_locked() {
     for operator in OPERATORS {
-        let mut command = Command::new("mpirun");
-        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "3", env!("CARGO_BIN_EXE_mkernel")]);
-        let flags = format!("run {operator} --transport shm --epochs 3 --json");
-        let output = match command.args(flags.split(' ')).output() {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("SKIPPED: mpirun is not installed");
-                return;
-            }
-            output => output.unwrap(),
-        };
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["world"]["gpus"], &report["checked"]), (&3.into(), &true.into()));
+        let job = Job::new(&[2, 1], &format!("{operator} --epochs 2"));
+        Job { under: "prlimit --memlock=65536:65536", ..job }.hold();
     }
+}
+
+#[test]
+fn the_proxied_path_inside_a_node_gives_every_operator_the_bits_of_nodes_of_one_rank() {
+    let folder = directory("proxied");
+    for (number, operator) in OPERATORS.into_iter().enumerate() {
+        let run = |name: &str, nodes: &[u32], flags: &str| {
+            let file = folder.join(format!("{number}.{name}.safetensors")).to_str().unwrap().to_owned();
+            let job = Job::new(nodes, &format!("{operator} --epochs 4 --seed 7 --json {flags}"));
+            let report: serde_json::Value =
+                serde_json::from_str(&Job { more: vec!["--output".into(), file.clone()], ..job }.hold()).unwrap();
+            assert_eq!(report["bytes"]["inter_out"], report["bytes"]["inter_law"], "{operator}: {name}");
+            (fs::read(file).unwrap(), report["bytes"].clone())
+        };
+        let (direct, proxied) = (run("direct", &[3], "--path direct"), run("proxied", &[3], "--path proxied"));
+        assert!(proxied == run("nodes", &[1, 1, 1], ""), "{operator}");
+        let is_zero = |bytes: &serde_json::Value| bytes.as_array().unwrap().iter().all(|bytes| bytes == 0);
+        assert!(is_zero(&direct.1["inter_out"]) && is_zero(&proxied.1["intra_out"]), "{operator}");
+    }
+}
+
+#[test]
+fn a_trace_has_every_rank_of_every_launch() {
+    let folder = directory("trace");
+    let file = folder.join("trace.json").to_str().unwrap().to_owned();
+    let job = Job::new(&[2, 1], &format!("{} --epochs 2 --json", OPERATORS[0]));
+    let report: serde_json::Value =
+        serde_json::from_str(&Job { more: vec!["--trace".into(), file.clone()], ..job }.hold()).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let done = |rank: u64, epoch: u64| {
+        let is_done = |e: &&serde_json::Value| {
+            e["cat"] == "work" && e["pid"] == rank && e["args"]["epoch"] == epoch && e["ts"].as_f64() >= Some(0.0)
+        };
+        let place = |e: &serde_json::Value| (e["args"]["lane"].as_u64(), e["args"]["instruction"].as_u64());
+        events.iter().filter(is_done).map(place).collect::<std::collections::BTreeSet<_>>().len() as u64
+    };
+    let tasks: u64 = report["roles"].as_object().unwrap().values().map(|role| role["tasks"].as_u64().unwrap()).sum();
+    let each: Vec<u64> = (0..3).flat_map(|rank| [done(rank, 0), done(rank, 1)]).collect();
+    assert!(each.iter().all(|&done| done > 0), "{each:?}");
+    assert_eq!(each.iter().sum::<u64>(), tasks, "every instruction of every rank and launch: {each:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }

@@ -30,6 +30,8 @@ pub(crate) struct Ended {
     pub(crate) stdout: String,
     /// The last line on stderr.
     pub(crate) said: String,
+    /// All lines that were not heard before.
+    pub(crate) stderr: Vec<String>,
 }
 
 /// A running rank.
@@ -45,15 +47,15 @@ pub(crate) struct Job {
     pub(crate) nodes: Vec<u32>,
     pub(crate) flags: String,
     pub(crate) more: Vec<String>,
-    /// Given to `taskset -c`, if there is any.
-    pub(crate) cores: Option<&'static str>,
+    /// The command that runs each rank, or nothing.
+    pub(crate) under: &'static str,
     pub(crate) port: u16,
 }
 
 impl Job {
     pub(crate) fn new(nodes: &[u32], flags: &str) -> Job {
         let flags = format!("run {flags} --transport shm");
-        Job { nodes: nodes.to_vec(), flags, more: Vec::new(), cores: None, port: free_port() }
+        Job { nodes: nodes.to_vec(), flags, more: Vec::new(), under: "", port: free_port() }
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -65,16 +67,10 @@ impl Job {
         let mut places = self.nodes.iter().flat_map(|size| (0..*size).map(|local| (local, *size)));
         let (local, local_size) = places.nth(rank as usize).unwrap();
         let binary = env!("CARGO_BIN_EXE_mkernel");
-        let mut command = match self.cores {
-            None => Command::new(binary),
-            Some(cores) => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", cores, binary]);
-                command
-            }
-        };
-        command.args(self.flags.split_whitespace()).args(&self.more).env_clear();
-        // For `taskset`.
+        let mut words = self.under.split_whitespace().chain([binary]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(self.flags.split_whitespace()).args(&self.more).env_clear();
+        // For what it runs under.
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
         let variables = [
             ("MKERNEL_RANK", rank.to_string()),
@@ -121,12 +117,19 @@ impl Rank {
         Rank { child, lines, stdout: Some(stdout) }
     }
 
-    /// Waits until the rank has said a line with `word` on stderr `times` times.
-    pub(crate) fn hear(&self, word: &str, times: usize) {
+    /// Waits until the rank has said a line with `word` on stderr `times` times; answers the last.
+    pub(crate) fn hear(&self, word: &str, times: usize) -> String {
         let start = Instant::now();
+        let next = || self.lines.recv_timeout(LONG - start.elapsed()).unwrap();
+        let mut heard = String::new();
         for _ in 0..times {
-            while !self.lines.recv_timeout(LONG - start.elapsed()).unwrap().contains(word) {}
+            heard = std::iter::repeat_with(next).find(|line| line.contains(word)).unwrap();
         }
+        heard
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends a signal.
@@ -139,8 +142,9 @@ impl Rank {
     pub(crate) fn end(mut self) -> Ended {
         let stdout = self.stdout.take().unwrap().join().unwrap();
         let status = self.child.wait().unwrap().code();
-        let said = self.lines.iter().last().unwrap_or_default();
-        Ended { status, stdout, said }
+        let stderr: Vec<String> = self.lines.iter().collect();
+        let said = stderr.last().cloned().unwrap_or_default();
+        Ended { status, stdout, said, stderr }
     }
 }
 

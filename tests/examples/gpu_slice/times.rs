@@ -131,7 +131,7 @@ fn fill(verified: &Verified, dtype: DType, gpu: &mut dyn Executor) {
     const PERIOD: usize = 1_000_003;
     let mut random = fastrand::Rng::with_seed(7);
     // Box and Muller's transform of two uniform numbers.
-    let mut normal = || ((-2.0 * (1.0 - random.f32()).ln()).sqrt() * (std::f32::consts::TAU * random.f32()).cos());
+    let mut normal = || (-2.0 * (1.0 - random.f32()).ln()).sqrt() * (std::f32::consts::TAU * random.f32()).cos();
     let values: Vec<f32> = (0..PERIOD).map(|_| normal()).collect();
     let period: Vec<u8> = match dtype {
         DType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),

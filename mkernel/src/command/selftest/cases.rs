@@ -4,7 +4,7 @@ use mkernel::ring_attention::Layout;
 use mkernel::{AgGemm, AllReduce, DType, GemmAr, GemmRs, Mask, MoeDispatchGemm, MoeFfn, Partial, RingAttention, World};
 
 use super::super::args::OpName;
-use super::{EPOCHS, MANY_EPOCHS, Subject, Tally, test_case};
+use super::{EPOCHS, MANY_EPOCHS, Subject, Tally, test_case, test_hidden};
 
 /// All operators.
 pub(super) const OPERATORS: [OpName; 6] =
@@ -49,6 +49,21 @@ pub(super) fn test(operator: OpName, subject: &Subject, seed: u64, is_quick: boo
                 let case = Case { subject, world: &world, seed: seed.wrapping_add(number) };
                 case.test(operator, dtype, shape, if is_long { MANY_EPOCHS } else { EPOCHS }, tally);
             }
+        }
+    }
+    if operator == OpName::RingAttention {
+        test_hidden_values(subject, seed, tally);
+    }
+}
+
+/// Attention where hidden keys and values are NaN, in heads of every engine.
+fn test_hidden_values(subject: &Subject, seed: u64, tally: &mut Tally) {
+    for (gpus, dim) in [(&[1][..], 16), (&[1], 128), (&[2, 2], 72), (&[2, 2], 200)] {
+        let world = World::new(gpus).expect("these worlds are sound");
+        for dtype in DTYPES {
+            let (mask, layout) = (Mask::Causal, Layout::ZigZag);
+            let operator = RingAttention { batch: 1, heads: 1, kv_heads: 1, seq: 190, dim, mask, layout, dtype };
+            test_hidden(Case { subject, world: &world, seed }, &operator, tally);
         }
     }
 }
