@@ -5,6 +5,7 @@ use std::fmt;
 use crate::program::LaneId;
 use crate::role::RoleName;
 use crate::signal::CellId;
+use crate::transport::status_name;
 use crate::world::Rank;
 
 /// What went wrong first.
@@ -59,12 +60,15 @@ pub struct Fault {
     pub seen: u64,
     /// The other rank concerned: the source of the missing signal or the target of the failed put.
     pub peer: Option<Rank>,
+    /// What the transport said ([`crate::transport::status_name`]).
+    pub status: Option<u32>,
 }
 
 impl Fault {
     /// A fault of `rank` with nothing else known.
     pub const fn new(kind: FaultKind, rank: Rank) -> Fault {
-        Fault { kind, rank, role: None, lane: None, instruction: None, cell: None, wanted: 0, seen: 0, peer: None }
+        let (role, lane, instruction, cell, peer, status) = (None, None, None, None, None, None);
+        Fault { kind, rank, role, lane, instruction, cell, wanted: 0, seen: 0, peer, status }
     }
 }
 
@@ -84,6 +88,9 @@ impl fmt::Display for Fault {
         }
         if let Some(peer) = self.peer {
             write!(f, "; the other side is {peer}")?;
+        }
+        if let Some(status) = self.status {
+            write!(f, "; status {status}, {}", status_name(status))?;
         }
         if self.kind == FaultKind::Deadline {
             write!(f, "; if a step only takes longer than that, set a longer deadline (--deadline-ms)")?;

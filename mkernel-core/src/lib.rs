@@ -15,7 +15,7 @@
 //! | program | [`program`], built by [`builder`], proved by [`mod@validate`] |
 //! | role | [`role`] |
 //! | routing, what data decides | [`routing`] |
-//! | transport | [`transport`], fed by [`proxy`] |
+//! | transport | [`transport`], fed by [`proxy`], which [`route`]s to what a [`nic`] offers |
 //! | executor | [`executor`], ends in a [`fault`] at worst |
 #![deny(unsafe_code)]
 
@@ -27,10 +27,12 @@ pub mod executor;
 pub mod fault;
 pub mod fifo;
 mod floors;
+pub mod nic;
 pub mod program;
 pub mod proxy;
 pub mod region;
 pub mod role;
+pub mod route;
 pub mod routing;
 pub mod signal;
 pub mod ticket;

@@ -91,7 +91,7 @@ impl<T: Transport> Proxy<T> {
     }
 
     /// Pops tickets from `next`, posts their puts, polls, and appends the cells of this rank that rise by one because a
-    /// source has been read. The caller raises them.
+    /// source has been read, or because the transport leaves it to the receiving side. The caller raises them.
     ///
     /// # Errors
     /// A [`Fault`] of kind [`FaultKind::Transport`] for a put that failed, or a ticket that the plan does not allow.
@@ -138,6 +138,7 @@ impl<T: Transport> Proxy<T> {
             retired.extend(self.entries[token as usize].retired);
         }
         self.in_flight -= self.tokens.len() as u64;
+        self.transport.landed(retired);
         polled.map_err(|error| self.failed(&error))
     }
 
@@ -160,10 +161,11 @@ impl<T: Transport> Proxy<T> {
     }
 
     fn failed(&self, error: &TransportError) -> Fault {
-        match self.entries.get(error.token as usize) {
+        let fault = match self.entries.get(error.token as usize) {
             Some(entry) => entry.fault(self.rank),
             None => Fault { peer: Some(Rank(error.peer)), ..Fault::new(FaultKind::Transport, self.rank) },
-        }
+        };
+        Fault { status: Some(error.status), ..fault }
     }
 }
 
@@ -343,6 +345,7 @@ mod tests {
         let mut queue = tickets(&[0, 1]);
         let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
         assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
+        assert_eq!(fault.status, Some(5));
     }
 
     #[test]

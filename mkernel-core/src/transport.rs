@@ -90,7 +90,7 @@ pub enum PostError {
 
 /// A put failed for good; the session is poisoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("put {token} to rank {peer} failed with status {status}")]
+#[error("put {token} to rank {peer} failed with status {status} ({})", status_name(*status))]
 pub struct TransportError {
     /// The token of the put.
     pub token: u64,
@@ -99,6 +99,38 @@ pub struct TransportError {
     /// The transport's own status code (a verbs work completion status for RDMA).
     pub status: u32,
 }
+
+/// What a status means, by the numbers of verbs work completions (ibv_poll_cq(3)), and what to look at.
+pub const fn status_name(status: u32) -> &'static str {
+    match status {
+        STATUS_LENGTH => "bytes beyond what the queue pair takes",
+        2 => "a request that the queue pair cannot carry",
+        4 => "memory of this rank that is not registered",
+        STATUS_FLUSHED => "given up after an earlier failure of the queue pair",
+        9 => "refused as an invalid request by the peer's NIC",
+        10 => "no access to the peer's memory: wrong key or bounds",
+        11 => "the peer's NIC could not carry it out",
+        STATUS_UNREACHABLE => "no answer: the peer, its process or the link is gone",
+        13 => "the peer is not ready to receive",
+        STATUS_REFUSED => "the NIC takes no more requests",
+        STATUS_NO_PEER => "there is no connection to that rank",
+        STATUS_LINK_DOWN => "the link of this rank's NIC is down",
+        _ => "see ibv_wc_status",
+    }
+}
+
+/// `IBV_WC_LOC_LEN_ERR`.
+pub const STATUS_LENGTH: u32 = 1;
+/// `IBV_WC_WR_FLUSH_ERR`: never the cause itself.
+pub const STATUS_FLUSHED: u32 = 5;
+/// `IBV_WC_RETRY_EXC_ERR`.
+pub const STATUS_UNREACHABLE: u32 = 12;
+/// Not of verbs: posting failed for good.
+pub const STATUS_REFUSED: u32 = 1 << 16;
+/// Not of verbs: nothing leads to the rank.
+pub const STATUS_NO_PEER: u32 = STATUS_REFUSED + 1;
+/// Not of verbs: a failure while the NIC's port was down.
+pub const STATUS_LINK_DOWN: u32 = STATUS_REFUSED + 2;
 
 /// Carries puts to other ranks. Neither call blocks.
 pub trait Transport {
@@ -116,6 +148,28 @@ pub trait Transport {
     /// # Errors
     /// The first failed put.
     fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError>;
+
+    /// Appends the cells of this rank whose puts have landed as a whole since the last call, once for each put, where it
+    /// is not the put that writes the cell ([`Signalling::WriteAfterWrite`]). Whoever polls raises each by one.
+    fn landed(&mut self, _cells: &mut Vec<CellId>) {}
+}
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn contract(&self) -> Contract {
+        (**self).contract()
+    }
+
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        (**self).post(post)
+    }
+
+    fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        (**self).poll(retired)
+    }
+
+    fn landed(&mut self, cells: &mut Vec<CellId>) {
+        (**self).landed(cells);
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use mkernel_core::nic::Shared;
 use rustix::thread::futex::{self, Timespec};
 
 /// Alignment of every block: that of the widest atomic and vector loads.
@@ -81,6 +82,27 @@ impl Drop for Block {
             // SAFETY: `base` came from `alloc_zeroed` with this layout, and the block owns it.
             unsafe { dealloc(self.base.as_ptr(), layout) }
         }
+    }
+}
+
+/// A whole mapping.
+#[derive(Debug)]
+pub(crate) struct Mapping(Arc<MmapRaw>);
+
+impl Mapping {
+    pub(crate) fn new(map: &Arc<MmapRaw>) -> Mapping {
+        Mapping(Arc::clone(map))
+    }
+}
+
+// SAFETY: the mapping lives as long as `self`, and is reached through raw pointers and atomics alone (module invariant).
+unsafe impl Shared for Mapping {
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
     }
 }
 

@@ -1,14 +1,18 @@
 //! What the processes of a job know of each other while they run: that each lives, and how often they have met.
 //!
-//! Every rank has a line of two words that only it writes: its pulse and its meetings. Both only rise. A meeting is over
-//! for a rank once every rank has counted it, so what any rank wrote before is visible to all after. A rank whose pulse
-//! stands still for the whole deadline, although its process is there, is stopped.
+//! Every rank has a line of words that only it writes: its pulse, its meetings, the progress of its launch. All only rise. A
+//! meeting is over for a rank once every rank has counted it, so what any rank wrote before is visible to all after. A rank
+//! whose pulse stands still for the whole deadline, although its process is there, is stopped.
+//!
+//! Lines of ranks on other nodes are copies in this process's memory, which those ranks write ([`Publish`]): a copy may be
+//! late, and the next one makes up for one that was lost.
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mkernel_core::{Rank, Verified, World};
+use mkernel_core::{Fault, FaultKind, Rank, Verified, World};
 
 use crate::account::{Account, Stage};
 use crate::block::{self, Words};
@@ -17,7 +21,23 @@ use crate::segment::{Layout, Segment, reach};
 
 const PULSE: usize = 0;
 const MEETINGS: usize = 1;
-const WORDS: u64 = 2;
+const PROGRESS: usize = 2;
+
+/// Words of a line.
+pub const WORDS: usize = 3;
+
+/// Bytes of a line.
+const LINE: u64 = WORDS as u64 * 8;
+
+/// Writes this rank's line to its copies on other nodes. It never waits; what does not get through is made up for by
+/// the next call, a few milliseconds later.
+pub trait Publish: Debug + Send + Sync {
+    /// Writes the line.
+    fn publish(&self, line: [u64; WORDS]);
+
+    /// The first rank that can no longer be written to, with the transport's status.
+    fn broken(&self) -> Option<(Rank, u32)>;
+}
 
 /// How long whoever waits for a peer sleeps before it looks at the abort word.
 pub(crate) const NAP: Duration = Duration::from_millis(2);
@@ -28,8 +48,22 @@ pub struct Board {
     own: Rank,
     lines: Vec<Words>,
     is_aborted: AtomicBool,
+    publish: Option<Box<dyn Publish>>,
     is_asked: AtomicBool,
     told: Mutex<Told>,
+}
+
+impl Apart {
+    /// The fault of a launch of `own` that this ends.
+    pub fn fault(self, own: Rank) -> Fault {
+        match self {
+            Apart::Aborted => Fault::new(FaultKind::Aborted, own),
+            Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, own) },
+            Apart::Broken(peer, status) => {
+                Fault { peer: Some(peer), status: Some(status), ..Fault::new(FaultKind::Transport, own) }
+            }
+        }
+    }
 }
 
 /// What this rank said of itself last.
@@ -49,10 +83,22 @@ pub enum Apart {
     /// A rank has not come and its pulse stands still.
     #[error("{0} has stopped")]
     Stopped(Rank),
+    /// A rank of another node cannot be written to any more.
+    #[error("{0} cannot be reached: status {1}")]
+    Broken(Rank, u32),
 }
 
+/// The line, then copies of the lines of all ranks.
 fn layout(world: &World, rank: Rank) -> Layout {
-    Layout { rank, ranks: world.size(), parts: vec![WORDS * 8] }
+    Layout { rank, ranks: world.size(), parts: vec![LINE, u64::from(world.size()) * MIRROR] }
+}
+
+/// Bytes from one copy to the next: parts of a mapping are aligned so.
+const MIRROR: u64 = 32;
+
+/// Where in the segment of a board's rank the copy of the line of `rank` is.
+pub fn mirror(world: &World, rank: Rank) -> u64 {
+    layout(world, rank).offset(1) + u64::from(rank.0) * MIRROR
 }
 
 impl Board {
@@ -68,18 +114,28 @@ impl Board {
         Ok(segment)
     }
 
-    /// Opens the lines of all ranks at their addresses. Keep `own` until all ranks have opened theirs.
+    /// Opens the lines of all ranks at their addresses; with `publish`, those of other nodes are the copies in `own`. Keep
+    /// `own` until all ranks have opened theirs.
     ///
     /// # Errors
     /// [`SegmentError`] for a line that is out of reach.
-    pub fn open(world: &World, own: &Segment, addresses: &[Vec<u8>]) -> Result<Board, SegmentError> {
-        let line = |(rank, address): (Rank, &Vec<u8>)| {
-            let mapped = reach(address, &layout(world, rank))?;
-            Ok(mapped.blocks().map(Words::new).next().expect("the layout has one part"))
+    pub fn open(
+        world: &World,
+        own: &Segment,
+        addresses: &[Vec<u8>],
+        publish: Option<Box<dyn Publish>>,
+    ) -> Result<Board, SegmentError> {
+        let rank = own.layout.rank;
+        let line = |(peer, address): (Rank, &Vec<u8>)| {
+            if publish.is_some() && !world.same_node(rank, peer) {
+                return Ok(Words::new(own.mapped.part(mirror(world, peer), LINE)));
+            }
+            let mapped = reach(address, &layout(world, peer))?;
+            Ok(mapped.blocks().map(Words::new).next().expect("the layout has a first part"))
         };
         let lines = world.ranks().zip(addresses).map(line).collect::<Result<_, _>>()?;
         let (is_aborted, is_asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Board { own: own.layout.rank, lines, is_aborted, is_asked, told: Mutex::default() })
+        Ok(Board { own: rank, lines, is_aborted, is_asked, told: Mutex::default(), publish })
     }
 
     /// This rank.
@@ -90,6 +146,28 @@ impl Board {
     /// Shows that this process lives. Call it many times within any deadline.
     pub fn beat(&self) {
         self.own()[PULSE].fetch_add(1, SeqCst);
+        self.show();
+    }
+
+    /// Notes that this rank's launch has moved.
+    pub(crate) fn progressed(&self) {
+        self.own()[PROGRESS].fetch_add(1, SeqCst);
+    }
+
+    /// Changes with the progress of any rank.
+    pub(crate) fn progress(&self) -> u64 {
+        self.lines.iter().map(|line| line[PROGRESS].load(SeqCst)).fold(0, u64::wrapping_add)
+    }
+
+    /// The first rank of another node that can no longer be written to, with the transport's status.
+    pub(crate) fn broken(&self) -> Option<(Rank, u32)> {
+        self.publish.as_ref()?.broken()
+    }
+
+    fn show(&self) {
+        if let Some(publish) = &self.publish {
+            publish.publish(std::array::from_fn(|word| self.own()[word].load(SeqCst)));
+        }
     }
 
     /// Raises the abort word: launches and meetings of this process end within a few milliseconds.
@@ -138,10 +216,12 @@ impl Board {
     /// Waits until every rank has called it as often as this one.
     ///
     /// # Errors
-    /// [`Apart`] if the abort word is up, or a rank is not there whose pulse has stood still for `deadline`.
+    /// [`Apart`] if the abort word is up, or a rank is not there that cannot be reached or whose pulse has stood still for
+    /// `deadline`.
     pub fn meet(&self, deadline: Duration) -> Result<(), Apart> {
         let meeting = self.own()[MEETINGS].fetch_add(1, SeqCst).wrapping_add(1);
         block::wake(&self.own()[MEETINGS]);
+        self.show();
         let mut pulses = Pulses::new(self);
         let start = Instant::now();
         let tell = || {
@@ -162,6 +242,9 @@ impl Board {
                 if self.is_aborted() {
                     tell();
                     return Err(Apart::Aborted);
+                }
+                if let Some((rank, status)) = self.broken() {
+                    return Err(Apart::Broken(rank, status));
                 }
                 let is_absent = |rank: &Rank| self.lines[rank.0 as usize][MEETINGS].load(SeqCst) < meeting;
                 if let Some(rank) = pulses.stopped(deadline).find(is_absent) {

@@ -37,6 +37,9 @@ struct RankCells {
     waiters: Mutex<Vec<Waiter>>,
 }
 
+/// Where cell 0 is: after the number of waiting instructions.
+pub(crate) const FIRST: u64 = 8;
+
 /// Bytes that the cells of a rank take.
 pub(crate) fn bytes(program: &Program) -> u64 {
     (program.cells.len() as u64 + 1) * 8
@@ -165,6 +168,24 @@ impl Cells {
                 block::wake(self.rank(waiter.place.rank).value(waiter.cell));
             }
         }
+    }
+
+    /// Wakes threads whose waits a NIC has made true, which wakes nobody itself.
+    pub(crate) fn rouse(&self, rank: Rank) {
+        let cells = self.rank(rank);
+        if cells.waiting().load(SeqCst) == 0 {
+            return;
+        }
+        let mut waiters = lock(&cells.waiters);
+        let before = waiters.len();
+        waiters.retain(|waiter| {
+            let is_met = reached(cells.value(waiter.cell).load(SeqCst), waiter.wanted);
+            if is_met {
+                block::wake(cells.value(waiter.cell));
+            }
+            !is_met
+        });
+        cells.waiting().fetch_sub((before - waiters.len()) as u64, SeqCst);
     }
 
     /// Takes the agents whose waits have come true since the last call.

@@ -1,24 +1,20 @@
 //! What a launch of one rank knows of the launches of the others.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use mkernel_core::{Fault, FaultKind, Rank};
 
-use crate::block::Words;
-use crate::board::{Board, Pulses};
+use crate::board::{Apart, Board, Pulses};
 use crate::watch::Watch;
 
-/// The board, and one word of each rank that changes while its launch goes on.
+/// The board, and how long a peer may stand still.
 #[derive(Debug)]
 pub(crate) struct Peers {
     own: Rank,
     board: Arc<Board>,
     /// A peer whose pulse stands still for this long has stopped, as far as the search for a cause is concerned.
     still: Duration,
-    /// Its first word rises while the rank's launch goes on.
-    progress: Vec<Words>,
 }
 
 /// What was last seen.
@@ -32,8 +28,8 @@ pub(crate) struct Look<'a> {
 
 impl Peers {
     /// The peers of a launch in which nothing may stand still for longer than `deadline`.
-    pub(crate) fn new(board: Arc<Board>, progress: Vec<Words>, deadline: Duration) -> Peers {
-        Peers { own: board.rank(), board, still: deadline / 2, progress }
+    pub(crate) fn new(board: Arc<Board>, deadline: Duration) -> Peers {
+        Peers { own: board.rank(), board, still: deadline / 2 }
     }
 
     pub(crate) fn own(&self) -> Rank {
@@ -45,11 +41,7 @@ impl Peers {
     }
 
     pub(crate) fn look(&self) -> Look<'_> {
-        Look { peers: self, pulses: Pulses::new(&self.board), own: 0, others: self.others() }
-    }
-
-    fn others(&self) -> u64 {
-        self.progress.iter().map(|words| words[0].load(SeqCst)).fold(0, u64::wrapping_add)
+        Look { peers: self, pulses: Pulses::new(&self.board), own: 0, others: self.board.progress() }
     }
 }
 
@@ -59,10 +51,10 @@ impl Look<'_> {
         self.peers.board.beat();
         let own = watch.progress();
         if std::mem::replace(&mut self.own, own) != own {
-            self.peers.progress[self.peers.own.0 as usize][0].fetch_add(1, SeqCst);
+            self.peers.board.progressed();
             self.others = self.others.wrapping_add(1);
         }
-        let others = self.peers.others();
+        let others = self.peers.board.progress();
         if std::mem::replace(&mut self.others, others) != others {
             watch.moved(watch.now_us());
             self.own = watch.progress();
@@ -70,6 +62,12 @@ impl Look<'_> {
         // Looked at all the while, so that a pulse's age is known when it matters.
         self.pulses.stopped(self.peers.still).for_each(drop);
         self.peers.board.is_aborted()
+    }
+
+    /// The fault of a rank of another node that cannot be reached any more.
+    pub(crate) fn broken(&self) -> Option<Fault> {
+        let (rank, status) = self.peers.board.broken()?;
+        Some(Apart::Broken(rank, status).fault(self.peers.own))
     }
 
     /// The fault of a wait that lasted too long: if a process has stopped, it is the cause.

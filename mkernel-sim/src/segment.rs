@@ -18,10 +18,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memmap2::MmapRaw;
 use mkernel_core::Rank;
+use mkernel_core::nic::Shared;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open};
 use rustix::io::Errno;
 
-use crate::block::{Block, Words};
+use crate::block::{Block, Mapping, Words};
 use crate::error::SegmentError;
 
 const FOLDER: &str = "/dev/shm";
@@ -56,6 +57,11 @@ impl Layout {
         self.parts.iter().map(|&bytes| pages(bytes)).fold(PAGE, u64::saturating_add)
     }
 
+    /// Where a part begins.
+    pub(crate) fn offset(&self, part: usize) -> u64 {
+        Layout { parts: self.parts[..part].to_vec(), ..*self }.bytes()
+    }
+
     fn fields(&self) -> [u64; FIELDS.len()] {
         [VERSION, self.rank.0.into(), self.ranks.into(), self.parts.len() as u64, self.bytes()]
     }
@@ -85,6 +91,11 @@ impl Mapped {
         Words::new(Block::part(&self.map, 0, HEADER_WORDS * 8))
     }
 
+    /// `len` bytes from `offset` on.
+    pub(crate) fn part(&self, offset: u64, len: u64) -> Block {
+        Block::part(&self.map, offset as usize, len as usize)
+    }
+
     /// The parts as blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         self.parts.iter().map(|&(offset, len)| Block::part(&self.map, offset, len))
@@ -100,6 +111,9 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Bytes of [`Segment::address`].
+    pub const ADDRESS: usize = 8;
+
     /// Reserves and maps a segment of zeros. `all` is what all ranks need, for the message.
     pub(crate) fn create(layout: Layout, all: u64) -> Result<Segment, SegmentError> {
         let (rank, bytes) = (layout.rank, layout.bytes());
@@ -130,6 +144,11 @@ impl Segment {
             word.store(value, Relaxed);
         }
         header[0].store(MAGIC, Release);
+    }
+
+    /// The memory, for a NIC to read and write.
+    pub fn memory(&self) -> Arc<dyn Shared> {
+        Arc::new(Mapping::new(&self.mapped.map))
     }
 
     /// Where peers find it: bytes for them to be told.
@@ -166,6 +185,8 @@ pub(crate) fn reach(address: &[u8], layout: &Layout) -> Result<Mapped, SegmentEr
 
 /// Opens what [`Segment::address`] names.
 fn find(address: &[u8]) -> io::Result<File> {
+    // What follows is not of this module.
+    let address = address.get(..Segment::ADDRESS).ok_or(io::ErrorKind::InvalidData)?;
     let (process, descriptor) = address.split_first_chunk::<4>().ok_or(io::ErrorKind::InvalidData)?;
     let descriptor = <[u8; 4]>::try_from(descriptor).map_err(|_| io::ErrorKind::InvalidData)?;
     let (process, descriptor) = (u32::from_le_bytes(*process), u32::from_le_bytes(descriptor));

@@ -28,6 +28,7 @@ use crate::ops::Kernels;
 use crate::options::Options;
 use crate::peers::{Look, Peers};
 use crate::schedule::{Claims, Cta, Split, at};
+use crate::split::FarTransport;
 use crate::watch::Watch;
 use cta::{Report, Worker};
 use proxy::{Bell, ProxyWorker};
@@ -80,17 +81,24 @@ impl Threaded {
     /// [`SimError`] if a rank is missing, memory does not suffice or the ring has an impossible size.
     pub fn new(verified: Arc<Verified>, options: Options) -> Result<Threaded, SimError> {
         let host = Host::new(verified, options.first_epoch, options.poison)?;
-        Threaded::with(host, options, None)
+        Threaded::with(host, options, None, None)
     }
 
-    /// Hosts every rank, or one rank that has `peers`.
-    pub(crate) fn with(host: Host, options: Options, peers: Option<Peers>) -> Result<Threaded, SimError> {
+    /// Hosts every rank, or one rank that has `peers`, those on other nodes reached by `far`.
+    pub(crate) fn with(
+        host: Host,
+        options: Options,
+        peers: Option<Peers>,
+        mut far: Option<FarTransport>,
+    ) -> Result<Threaded, SimError> {
         let host = Arc::new(host);
         let is_here =
             |p: &&Program| peers.as_ref().is_none_or(|peers| p.rank == peers.own()) && !options.network.is_dead(p.rank);
         let programs = || host.verified.programs().iter().filter(is_here);
-        let proxies = programs().filter(|p| !p.puts.is_empty());
-        let proxies = proxies.map(|p| ProxyWorker::new(&host, p.rank, &options)).collect::<Result<_, _>>()?;
+        let is_far = far.is_some();
+        let proxies = programs().filter(|p| is_far || !p.puts.is_empty());
+        let proxies =
+            proxies.map(|p| ProxyWorker::new(&host, p.rank, &options, far.take())).collect::<Result<_, _>>()?;
         let (epoch, split) = (options.first_epoch, Split::default());
         let (ctas, kernels) = (Vec::new(), Vec::new());
         let mut threaded = Threaded { host, peers, options, epoch, split, ctas, proxies, kernels, fault: None };
@@ -314,6 +322,10 @@ impl Shared<'_> {
             }
             if look.as_mut().is_some_and(|look| look.is_aborted(&self.watch)) {
                 self.abort(Fault { kind: FaultKind::Aborted, ..self.root() });
+                continue;
+            }
+            if let Some(fault) = look.as_ref().and_then(|look| look.broken()) {
+                self.abort(fault);
                 continue;
             }
             if self.peers.is_some_and(|peers| peers.board().is_asked()) {

@@ -43,7 +43,7 @@ fn addresses(segments: &[Segment]) -> Vec<Vec<u8>> {
 /// A board for each rank.
 fn boards(world: &World) -> Vec<Arc<Board>> {
     let lines: Vec<_> = world.ranks().map(|rank| Board::offer(world, rank).unwrap()).collect();
-    let open = |own| Arc::new(Board::open(world, own, &addresses(&lines)).unwrap());
+    let open = |own| Arc::new(Board::open(world, own, &addresses(&lines), None).unwrap());
     lines.iter().map(open).collect()
 }
 
@@ -55,7 +55,7 @@ fn executors(verified: &Arc<Verified>, options: &Options) -> Vec<Shm> {
 fn executors_on(verified: &Arc<Verified>, options: &Options, boards: Vec<Arc<Board>>) -> Vec<Shm> {
     let offer = |rank| Shm::offer(verified, rank, options).unwrap();
     let segments: Vec<_> = verified.world().ranks().map(offer).collect();
-    let open = |board| Shm::open(verified.clone(), options.clone(), board, &addresses(&segments)).unwrap();
+    let open = |board| Shm::open(verified.clone(), options.clone(), board, &addresses(&segments), None).unwrap();
     boards.into_iter().map(open).collect()
 }
 
@@ -136,10 +136,10 @@ fn a_rank_whose_pulse_stands_still_is_named_by_the_others() {
 fn the_abort_word_ends_a_launch_that_waits_for_a_peer() {
     let verified = triangle();
     let lines: Vec<_> = verified.world().ranks().map(|rank| Board::offer(verified.world(), rank).unwrap()).collect();
-    let board = Arc::new(Board::open(verified.world(), &lines[0], &addresses(&lines)).unwrap());
+    let board = Arc::new(Board::open(verified.world(), &lines[0], &addresses(&lines), None).unwrap());
     let options = Options::default();
     let segments: Vec<_> = verified.world().ranks().map(|r| Shm::offer(&verified, r, &options).unwrap()).collect();
-    let mut executor = Shm::open(verified, options, board.clone(), &addresses(&segments)).unwrap();
+    let mut executor = Shm::open(verified, options, board.clone(), &addresses(&segments), None).unwrap();
     let start = Instant::now();
     let fault = thread::scope(|scope| {
         let launch = scope.spawn(|| executor.launch());
@@ -173,7 +173,7 @@ fn memory_of_another_version_or_plan_is_refused_by_the_field() {
     let (small, large, options) = (one(64), one(8192), Options::default());
     let board = || boards(small.world()).remove(0);
     let open = |segment: &Segment| {
-        let opened = Shm::open(small.clone(), Options::default(), board(), &[segment.address()]);
+        let opened = Shm::open(small.clone(), Options::default(), board(), &[segment.address()], None);
         opened.map(drop).map_err(|error| error.to_string())
     };
     let segment = Shm::offer(&small, Rank(0), &options).unwrap();
@@ -203,5 +203,5 @@ fn memory_of_another_version_or_plan_is_refused_by_the_field() {
 }
 
 fn open_at(verified: &Arc<Verified>, board: Arc<Board>, address: &[u8]) -> String {
-    Shm::open(verified.clone(), Options::default(), board, &[address.to_vec()]).unwrap_err().to_string()
+    Shm::open(verified.clone(), Options::default(), board, &[address.to_vec()], None).unwrap_err().to_string()
 }

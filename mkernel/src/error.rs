@@ -48,6 +48,13 @@ pub enum Error {
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] mkernel_sim::SimError),
+    /// Repair or name the NIC, or use another transport.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    Rdma(#[from] mkernel_rdma::verbs::VerbsError),
+    /// Ask for fewer queue pairs or NICs.
+    #[error(transparent)]
+    Routes(#[from] mkernel_core::route::NoRoute),
     /// Repair the GPU's set-up, or ask for less: a GPU, its driver or its compiler stands in the way.
     #[cfg(feature = "cuda")]
     #[error(transparent)]

@@ -1,4 +1,5 @@
-//! One rank's place in a job whose ranks are processes of one host. A job keeps one thread, the keeper.
+//! One rank's place in a job whose ranks are processes of one host, or of several that RDMA joins. A job keeps one thread,
+//! the keeper.
 //!
 //! Every rank reports the same fault: the first that rank 0 heard of.
 
@@ -10,19 +11,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mkernel_core::{Executor, Fault, FaultKind, Rank, Verified, World};
-use mkernel_sim::board::Apart;
-use mkernel_sim::{Account, Board, Network, SegmentError, Shm, SimError, first_cause};
+use mkernel_sim::board::Publish;
+use mkernel_sim::{Account, Board, Network, Segment, SegmentError, Shm, SimError, first_cause};
 
 use crate::bootstrap::{self, Control, Fields, JobFault, MAX_RECORD, join, record};
 use crate::config::{Config, Launcher};
 use crate::error::Error;
-use crate::session::Options;
+use crate::far::{self, Begun, Line, Remote, Side};
+use crate::session::{Options, Verbs};
 use crate::signals::Flags;
 use keeper::{BEAT, Keeper};
 
 /// How long a rank waits to hear why a peer's memory is out of reach before it raises that itself.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// The ranks of other nodes, and the side channel to them.
+type Way = (Remote, Arc<Side>);
 /// How long rank 0 waits for what the others were doing when all stood still.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -36,19 +40,20 @@ pub(crate) struct Job {
     deadline: Duration,
     /// How long to wait for rank 0's word on which fault was first.
     step_deadline: Duration,
+    remote: Option<Way>,
 }
 
 impl Job {
     /// Meets the other ranks, and returns when all have arrived.
-    pub(crate) fn join(config: &Config, deadline: Duration) -> Result<Job, Error> {
+    pub(crate) fn join(config: &Config, deadline: Duration, verbs: Option<&Verbs>) -> Result<Job, Error> {
         tracing::debug!("\n{config}");
         // Who sets plain variables may well start a rank and end.
         let launcher = matches!(config.launcher, Launcher::Torchrun | Launcher::OpenMpi | Launcher::Slurm);
         let launcher = launcher.then(parent_id);
         let mut control = join(&config.setup)?;
         let (world, rank) = (control.world().clone(), control.rank());
-        let board = match meet_first(&mut control, &world, rank) {
-            Ok(board) => Arc::new(board),
+        let (board, remote) = match meet_first(&mut control, &world, rank, verbs) {
+            Ok((board, remote)) => (Arc::new(board), remote),
             Err(error) => {
                 let answer = first_fault(&mut control, error, rank, config.setup.step_deadline);
                 leave_after(control);
@@ -56,7 +61,7 @@ impl Job {
             }
         };
         let keeper = Keeper::start(control, board, launcher)?;
-        Ok(Job { keeper, world, rank, deadline, step_deadline: config.setup.step_deadline })
+        Ok(Job { keeper, world, rank, deadline, step_deadline: config.setup.step_deadline, remote })
     }
 
     /// From here on the keeper looks at the signals.
@@ -74,7 +79,7 @@ impl Job {
 
     /// Waits until all ranks are here, however long they work before.
     pub(crate) fn meet(&self) -> Result<(), Error> {
-        self.keeper.board().meet(self.deadline).map_err(|apart| apart_fault(apart, self.rank).into())
+        self.keeper.board().meet(self.deadline).map_err(|apart| apart.fault(self.rank).into())
     }
 
     /// Checks that all ranks have the same fields.
@@ -105,6 +110,7 @@ impl Job {
         fields.add("plan", fingerprint(&programs));
         fields.add("trace", options.is_traced.to_string());
         fields.add("deadline", format!("{:?}", options.deadline));
+        self.remote.iter().for_each(|(remote, _)| remote.describe(&mut fields));
         self.agree(&fields)?;
         let host = mkernel_sim::Options {
             deadline: options.deadline,
@@ -113,9 +119,14 @@ impl Job {
             ..mkernel_sim::Options::default()
         };
         let own = Shm::offer(&programs, self.rank, &host)?;
-        let addresses = self.exchange(&own.address())?;
-        let executor = Shm::open(programs, host, Arc::clone(self.keeper.board()), &addresses)?;
-        // All have opened what they need: nobody can open it from here on.
+        let begun = self.remote.as_ref().map(|(remote, _)| remote.begin(&own)).transpose()?;
+        let addresses = self.exchange(&blob(&own, begun.as_ref()))?;
+        let finish = |((remote, side), begun): (&Way, Begun)| {
+            remote.finish(begun, &addresses, &programs, side, options.deadline)
+        };
+        let far = self.remote.as_ref().zip(begun).map(finish).transpose()?;
+        let executor = Shm::open(programs, host, Arc::clone(self.keeper.board()), &addresses, far)?;
+        // All have opened what they need, and nobody can open it from here on; all are connected.
         self.meet()?;
         Ok(Box::new(executor))
     }
@@ -165,21 +176,35 @@ impl Job {
     }
 }
 
-/// The board, by the control channel alone.
-fn meet_first(control: &mut Control, world: &World, rank: Rank) -> Result<Board, Error> {
+/// The board and the way to other nodes, by the control channel alone.
+fn meet_first(
+    control: &mut Control,
+    world: &World,
+    rank: Rank,
+    verbs: Option<&Verbs>,
+) -> Result<(Board, Option<Way>), Error> {
     let segment = |error: SegmentError| Error::Host(SimError::Segment(error));
+    let remote = verbs.map(|verbs| Remote::open(verbs, world, rank)).transpose()?.flatten();
     let own = Board::offer(world, rank).map_err(segment)?;
-    let addresses = control.exchange(&own.address())?;
-    let board = Board::open(world, &own, &addresses).map_err(segment)?;
+    let begun = remote.as_ref().map(|remote| remote.begin_side(&own)).transpose()?;
+    let addresses = control.exchange(&blob(&own, begun.as_ref()))?;
+    let side = |(remote, begun): (Remote, Begun)| remote.side(begun, &addresses).map(|side| (remote, side));
+    let remote = remote.zip(begun).map(side).transpose()?;
+    // All are connected: nobody writes to a peer before.
     control.exchange(&[])?;
-    Ok(board)
+    let publish = remote.as_ref().map(|(_, side)| Box::new(Line(Arc::clone(side))) as Box<dyn Publish>);
+    let board = Board::open(world, &own, &addresses, publish).map_err(segment)?;
+    control.exchange(&[])?;
+    Ok((board, remote))
 }
 
-fn apart_fault(apart: Apart, rank: Rank) -> Fault {
-    match apart {
-        Apart::Aborted => Fault::new(FaultKind::Aborted, rank),
-        Apart::Stopped(peer) => Fault { peer: Some(peer), ..Fault::new(FaultKind::Deadline, rank) },
+/// Where peers find a segment, and how they connect.
+fn blob(segment: &Segment, begun: Option<&Begun>) -> Vec<u8> {
+    let mut blob = segment.address();
+    if let Some(begun) = begun {
+        blob.extend(far::offer(begun));
     }
+    blob
 }
 
 /// Raises `error`, unless the job has a fault already, and waits for the word on which fault was first.

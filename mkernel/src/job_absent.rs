@@ -8,7 +8,7 @@ use mkernel_core::{Executor, Rank, Verified, World};
 use crate::bootstrap::Fields;
 use crate::config::Config;
 use crate::error::Error;
-use crate::session::Options;
+use crate::session::{Options, Verbs};
 use crate::signals::Flags;
 
 /// Never made.
@@ -16,7 +16,7 @@ use crate::signals::Flags;
 pub(crate) enum Job {}
 
 impl Job {
-    pub(crate) fn join(_: &Config, _: Duration) -> Result<Job, Error> {
+    pub(crate) fn join(_: &Config, _: Duration, _: Option<&Verbs>) -> Result<Job, Error> {
         Err(Error::NoExecutor)
     }
 

@@ -36,6 +36,9 @@ pub mod signals;
 pub mod tensor;
 pub mod trace;
 
+#[cfg(feature = "sim")]
+#[cfg_attr(not(feature = "rdma"), path = "far_absent.rs")]
+mod far;
 mod host;
 #[cfg_attr(not(feature = "sim"), path = "job_absent.rs")]
 mod job;
@@ -48,7 +51,7 @@ pub use inputs::{Fill, inputs};
 pub use instance::Instance;
 pub use outline::outline;
 pub use report::Report;
-pub use session::{Options, Path, Schedule, Session};
+pub use session::{Options, Path, Schedule, Session, Signalling, Verbs};
 pub use signals::Signals;
 pub use tensor::{Tensor, Tensors};
 

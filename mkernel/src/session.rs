@@ -31,6 +31,34 @@ pub enum Schedule {
     Seeded(u64),
 }
 
+/// How ranks of different nodes are joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verbs {
+    /// Names of the NICs to use, one for each rail; with none, the one that is best for the rank.
+    pub nics: Vec<String>,
+    /// Queue pairs to each peer on each rail.
+    pub queues: u32,
+    /// How the signal of a put follows its bytes.
+    pub signals: Signalling,
+}
+
+impl Default for Verbs {
+    /// The best NIC, two queue pairs, signals as writes.
+    fn default() -> Verbs {
+        Verbs { nics: Vec::new(), queues: 2, signals: Signalling::Write }
+    }
+}
+
+/// How the signal of a put follows its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Signalling {
+    /// As a write after them.
+    #[default]
+    Write,
+    /// With each of their messages; the receiving side counts.
+    Immediate,
+}
+
 /// How ranks of one node reach each other's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Path {
@@ -134,7 +162,21 @@ impl Session {
     /// # Errors
     /// [`Error::Bootstrap`] if the ranks do not meet, [`Error::Job`] if one of them fails meanwhile.
     pub fn join(config: &Config, options: Options) -> Result<Session, Error> {
-        let job = Job::join(config, options.deadline)?;
+        Session::meet_ranks(config, options, None)
+    }
+
+    /// As [`Session::join`], of a job whose ranks may be on several hosts: those of a node share memory, and nodes are joined
+    /// by RDMA.
+    ///
+    /// # Errors
+    /// As [`Session::join`], and `Error::Rdma` if no NIC can be used.
+    #[cfg(feature = "rdma")]
+    pub fn join_over(config: &Config, options: Options, verbs: &Verbs) -> Result<Session, Error> {
+        Session::meet_ranks(config, options, Some(verbs))
+    }
+
+    fn meet_ranks(config: &Config, options: Options, verbs: Option<&Verbs>) -> Result<Session, Error> {
+        let job = Job::join(config, options.deadline, verbs)?;
         let world = job.world().clone();
         Ok(Session::at(world, options, Place::Job(job)))
     }

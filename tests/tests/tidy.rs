@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files that may contain unsafe code, each with the reason.
-const UNSAFE: [(&str, &str); 17] = [
+const UNSAFE: [(&str, &str); 24] = [
     ("mkernel-sim/src/block.rs", "bytes and counters that threads and processes share"),
     ("mkernel-sim/src/memory.rs", "raw bytes that threads share"),
     ("mkernel-sim/src/sgemm.rs", "calls the matrix product of a crate through pointers"),
@@ -22,6 +22,13 @@ const UNSAFE: [(&str, &str); 17] = [
     ("mkernel-nvlink/src/copy_engine.rs", "vouches for the addresses of puts"),
     ("mkernel-nvlink/src/copy_engine/calls.rs", "allocates pinned memory, enqueues copies"),
     ("tests/examples/gpu_slice/world.rs", "vouches for the addresses of a heap"),
+    ("mkernel-core/src/nic.rs", "declares what memory must promise that a NIC may use"),
+    ("mkernel-rdma/src/verbs/result.rs", "calls libibverbs"),
+    ("mkernel-rdma/src/verbs/device.rs", "owns devices"),
+    ("mkernel-rdma/src/verbs/memory.rs", "owns protection domains and registrations"),
+    ("mkernel-rdma/src/verbs/queue.rs", "owns queue pairs and their completions"),
+    ("mkernel-rdma/src/verbs/nic.rs", "points requests at registered memory"),
+    ("mkernel-rdma/src/verbs/side.rs", "points requests at registered memory"),
     ("mkernel-core/tests/loom_fifo.rs", "a cell whose accesses loom watches"),
 ];
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use mkernel_core::fifo::{self, Consumer, Producer};
 use mkernel_core::{CellId, Fault, Proxy, Rank};
@@ -12,12 +13,16 @@ use crate::error::SimError;
 use crate::host::Host;
 use crate::loopback::Loopback;
 use crate::options::Options;
+use crate::split::{FarTransport, Split};
+
+/// How often a proxy looks for what other nodes have written, when it has nothing else to do.
+const LOOK: Duration = Duration::from_micros(20);
 
 /// One rank's proxy, its ring and its transport.
 #[derive(Debug)]
 pub(super) struct ProxyWorker {
     rank: Rank,
-    proxy: Proxy<Loopback>,
+    proxy: Proxy<Split>,
     producer: Producer,
     consumer: Consumer,
     popped: u64,
@@ -48,8 +53,14 @@ impl Bell {
 }
 
 impl ProxyWorker {
-    pub(super) fn new(host: &Arc<Host>, rank: Rank, options: &Options) -> Result<ProxyWorker, SimError> {
-        let transport = Loopback::new(host.clone(), rank, &options.network, options.seed);
+    pub(super) fn new(
+        host: &Arc<Host>,
+        rank: Rank,
+        options: &Options,
+        far: Option<FarTransport>,
+    ) -> Result<ProxyWorker, SimError> {
+        let near = Loopback::new(host.clone(), rank, &options.network, options.seed);
+        let transport = Split::new(host.clone(), rank, near, far);
         let proxy = Proxy::new(&host.verified, rank, options.first_epoch, transport)?;
         let (producer, consumer) = fifo::channel(options.ring)?;
         let stops_after = options.network.proxy_stops_after(rank);
@@ -80,7 +91,15 @@ impl ProxyWorker {
             if popped == 0 && is_last && !(goes_on && shared.must_drain()) {
                 return;
             }
-            if goes_on {
+            if self.proxy.transport().is_far() {
+                // Nobody rings when a NIC writes here: it looks again and again.
+                shared.host.cells.rouse(self.rank);
+                if goes_on {
+                    thread::yield_now();
+                } else {
+                    thread::park_timeout(LOOK);
+                }
+            } else if goes_on {
                 bell.is_asleep.store(false, SeqCst);
                 thread::yield_now();
             } else if is_announced {

@@ -32,6 +32,7 @@ pub(crate) fn encode(fault: &Fault) -> Vec<u8> {
         fault.instruction,
         fault.cell.map(|cell| cell.0),
         fault.peer.map(|peer| peer.0),
+        fault.status,
     ] {
         out.push(value.is_some().into());
         put_u32(&mut out, value.unwrap_or(0));
@@ -51,12 +52,13 @@ pub(crate) fn decode(record: &[u8]) -> Option<Fault> {
     let rank = Rank(reader.u32()?);
     let mut optional = || Some((reader.u8()? != 0, reader.u32()?)).map(|(is_there, value)| is_there.then_some(value));
     let (role, lane, instruction, cell, peer) = (optional()?, optional()?, optional()?, optional()?, optional()?);
+    let status = optional()?;
     let role = role.map(|number| RoleName::ALL.get(number as usize).copied().ok_or(())).transpose().ok()?;
     let lane = lane.map(|lane| u16::try_from(lane).map(LaneId)).transpose().ok()?;
     let (wanted, seen) = (u64::from_le_bytes(reader.array()?), u64::from_le_bytes(reader.array()?));
     reader.end()?;
     let (cell, peer) = (cell.map(CellId), peer.map(Rank));
-    Some(Fault { kind, rank, role, lane, instruction, cell, wanted, seen, peer })
+    Some(Fault { kind, rank, role, lane, instruction, cell, wanted, seen, peer, status })
 }
 
 #[cfg(test)]
@@ -75,6 +77,7 @@ mod tests {
                 wanted: u64::MAX,
                 seen: 5,
                 peer: Some(Rank(0)),
+                status: Some(12),
                 ..bare
             };
             for fault in [bare, full] {

@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Plan and prove an operator without data, for worlds and shapes of any size.
     Plan(PlanArgs),
+    /// List RDMA NICs, their ports and addresses, and which would be used and why.
+    Nics(NicsArgs),
     /// Measure how long launches of an operator take.
     Bench(BenchArgs),
     /// Test every operator on this machine: exact and real inputs, odd shapes and worlds, and on a GPU faults.
@@ -169,6 +171,15 @@ pub(crate) struct RunArgs {
     /// What carries bytes between nodes.
     #[arg(long, value_enum, default_value_t = TransportName::Loopback)]
     pub(crate) transport: TransportName,
+    /// NICs of --transport verbs, one for each rail, such as mlx5_0,mlx5_1 [default: the best one]
+    #[arg(long, value_delimiter = ',', value_name = "NIC,..")]
+    pub(crate) nic: Vec<String>,
+    /// Queue pairs of --transport verbs to each peer on each NIC [default: 2]
+    #[arg(long, value_parser = whole::<u32>, allow_negative_numbers = true)]
+    pub(crate) queues: Option<u32>,
+    /// How signals of --transport verbs travel [default: write]
+    #[arg(long, value_enum)]
+    pub(crate) signals: Option<SignalsName>,
     /// How ranks of one node reach each other; proxied makes every rank a node of its own.
     #[arg(long, value_enum, default_value_t = PathName::Direct)]
     pub(crate) path: PathName,
@@ -178,7 +189,7 @@ pub(crate) struct RunArgs {
     /// The longest that any wait may last, in milliseconds.
     #[arg(long, default_value_t = 30_000, value_parser = positive, allow_negative_numbers = true)]
     pub(crate) deadline_ms: u64,
-    /// How long all ranks of --transport shm have to arrive, and to leave, in milliseconds [default: 120000, or
+    /// How long all ranks of --transport shm and verbs have to arrive, and to leave, in milliseconds [default: 120000, or
     /// MKERNEL_START_DEADLINE_MS]
     #[arg(long, value_parser = positive, allow_negative_numbers = true)]
     pub(crate) start_deadline_ms: Option<u64>,
@@ -188,6 +199,13 @@ pub(crate) struct RunArgs {
     /// Skip the check against the f64 reference.
     #[arg(long)]
     pub(crate) no_check: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NicsArgs {
+    /// The index of a rank on its node: ranks take equal NICs in turn.
+    #[arg(long, default_value_t = 0, value_parser = whole::<u32>, allow_negative_numbers = true)]
+    pub(crate) local_rank: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -330,13 +348,21 @@ pub(crate) enum TransportName {
     Loopback,
     /// Between processes of one machine, one per rank, started by a launcher; nodes are as the launcher says.
     Shm,
-    /// Over an RDMA NIC.
+    /// As shm within a node, and over RDMA NICs between nodes.
     Verbs,
     /// All ranks on one GPU, over its copy engines between nodes.
     Cuda,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum SignalsName {
+    /// A write after the bytes.
+    Write,
+    /// With each message; the receiving side counts.
+    Immediate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PathName {
     /// CTAs load and store there themselves.
     Direct,

@@ -127,6 +127,7 @@ struct FailureJson {
     wanted: Option<u64>,
     seen: Option<u64>,
     peer: Option<u32>,
+    status: Option<u32>,
 }
 
 impl From<&World> for WorldJson {
@@ -230,6 +231,7 @@ fn fault_json(fault: &Fault) -> FailureJson {
         wanted: Some(fault.wanted),
         seen: Some(fault.seen),
         peer: fault.peer.map(|p| p.0),
+        status: fault.status,
     }
 }
 
@@ -262,13 +264,14 @@ mod tests {
             wanted: 2,
             seen: 1,
             peer: Some(Rank(4)),
+            status: Some(12),
             ..Fault::new(FaultKind::Transport, Rank(5))
         };
         let text = error(&Stop::Failed(Error::Fault(fault)));
         let found: serde_json::Value = serde_json::from_str(&text).unwrap();
         let wanted = serde_json::json!({"error": {
             "kind": "transport", "message": fault.to_string(), "rank": 5, "role": "intra", "lane": 1, "instruction": 7,
-            "cell": 3, "wanted": 2, "seen": 1, "peer": 4,
+            "cell": 3, "wanted": 2, "seen": 1, "peer": 4, "status": 12,
         }});
         assert_eq!(found, wanted);
     }

@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod dump;
 mod json;
+mod nics;
 mod plan;
 mod print;
 mod problem;
@@ -41,6 +42,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Plan(plan) => (plan.problem.verbose, plan.problem.json),
         Command::Bench(bench) => (bench.problem.verbose, bench.problem.json),
         Command::Selftest(selftest) => (selftest.verbose, false),
+        Command::Nics(_) => (false, false),
         Command::Dump(_) => (false, false),
     };
     log(is_verbose);
@@ -50,6 +52,7 @@ pub(crate) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Plan(args) => plan::plan(args),
         Command::Bench(args) => bench::bench(args),
         Command::Selftest(args) => selftest::selftest(args),
+        Command::Nics(args) => nics::nics(args),
         Command::Dump(args) => dump::dump(args.process),
     };
     match result.and_then(|report| write(&report)) {

@@ -38,8 +38,26 @@ pub(crate) fn run(args: &RunArgs, signals: &mut Option<Signals>) -> Result<Strin
     match args.transport {
         TransportName::Loopback => {}
         TransportName::Shm => check_plain(args)?,
+        TransportName::Verbs if cfg!(feature = "rdma") => check_plain(args)?,
+        TransportName::Verbs => return Err(Usage::NoRdma { what: "--transport verbs" }.into()),
         TransportName::Cuda if cfg!(feature = "cuda") => check_plain(args)?,
         other => return Err(Usage::Transport(other).into()),
+    }
+    if args.transport != TransportName::Verbs {
+        let given = [
+            ("--nic", !args.nic.is_empty()),
+            ("--queues", args.queues.is_some()),
+            ("--signals", args.signals.is_some()),
+        ];
+        if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Usage::NotVerbs { flag }.into());
+        }
+    }
+    if args.transport == TransportName::Verbs && args.path == super::args::PathName::Proxied {
+        return Err(Usage::HostOnly { transport: args.transport, flag: "--path proxied" }.into());
+    }
+    if args.transport == TransportName::Verbs && args.trace.is_some() {
+        return Err(Usage::HostOnly { transport: args.transport, flag: "--trace" }.into());
     }
     problem::with_operator(&args.problem, args.input.as_deref(), Run { args, signals })
 }
@@ -98,7 +116,7 @@ fn session(args: &RunArgs, signals: &mut Option<Signals>) -> Result<Session, Sto
     };
     // Before anything may hang; the first one to ask may come at any time.
     let signals = signals.insert(Signals::take().map_err(|error| Stop::Failed(Error::Signals(error)))?);
-    let session = Session::join(&config, options).map_err(Stop::Failed)?;
+    let session = join(&config, options, args).map_err(Stop::Failed)?;
     session.heed(signals, super::tell);
     let asked = asked.map(|asked| options.path.plans(asked));
     match asked.filter(|asked| asked != session.world()) {
@@ -106,6 +124,27 @@ fn session(args: &RunArgs, signals: &mut Option<Signals>) -> Result<Session, Sto
         Some(asked) => Err(Usage::Launched { asked, found: session.world().clone() }.into()),
         None => Ok(session),
     }
+}
+
+#[cfg(feature = "rdma")]
+fn join(config: &Config, options: Options, args: &RunArgs) -> Result<Session, Error> {
+    use super::args::SignalsName;
+    use mkernel::{Signalling, Verbs};
+    if args.transport != TransportName::Verbs {
+        return Session::join(config, options);
+    }
+    let mut verbs = Verbs { nics: args.nic.clone(), ..Verbs::default() };
+    verbs.queues = args.queues.unwrap_or(verbs.queues);
+    verbs.signals = match args.signals {
+        None | Some(SignalsName::Write) => Signalling::Write,
+        Some(SignalsName::Immediate) => Signalling::Immediate,
+    };
+    Session::join_over(config, options, &verbs)
+}
+
+#[cfg(not(feature = "rdma"))]
+fn join(config: &Config, options: Options, _: &RunArgs) -> Result<Session, Error> {
+    Session::join(config, options)
 }
 
 /// A session of all ranks on the first GPU.

@@ -71,6 +71,13 @@ pub(crate) enum Usage {
     ForeignSize { flag: &'static str, op: String, needs: String },
     #[error("--transport {} is not in this build; use loopback, which runs all ranks in this process", name(.0))]
     Transport(TransportName),
+    #[error(
+        "{what} is not in this build; build mkernel with feature `rdma`, which takes the packages cmake, libclang-dev and \
+         libibverbs-dev; --transport loopback takes none"
+    )]
+    NoRdma { what: &'static str },
+    #[error("{flag} is for --transport verbs only; leave it out")]
+    NotVerbs { flag: &'static str },
     #[error("--transport {} does not go with {flag}; leave it out, or use --transport loopback", name(.transport))]
     HostOnly { transport: TransportName, flag: &'static str },
     #[error("--transport {} needs a launcher; use loopback, or cuda for all ranks on one GPU", name(.transport))]
@@ -121,7 +128,9 @@ impl Stop {
                 | Error::Memory { .. }
                 | Error::NoExecutor
                 | Error::File { .. } => 2,
-                Error::Config(_) => 2,
+                Error::Config(_) | Error::Routes(_) => 2,
+                #[cfg(feature = "rdma")]
+                Error::Rdma(_) => 1,
                 Error::Fault(_) | Error::Violation(_) | Error::Check(_) => 1,
                 Error::Bootstrap(_) | Error::Job { .. } | Error::Thread(_) | Error::Signals(_) => 1,
                 #[cfg(feature = "sim")]
