@@ -168,9 +168,9 @@ impl<R: Read, W: Write> Peer<R, W> {
             let programs = programs(by, job);
             let (world, rank) = (programs.world().clone(), Rank(self.rank));
             let line = Board::offer(&world, rank).unwrap();
-            let board = Board::open(&world, &line, &self.exchange(&line)).unwrap();
+            let board = Board::open(&world, &line, &self.exchange(&line), None).unwrap();
             let own = Shm::offer(&programs, rank, &options).unwrap();
-            let executor = Shm::open(programs, options.clone(), Arc::new(board), &self.exchange(&own)).unwrap();
+            let executor = Shm::open(programs, options.clone(), Arc::new(board), &self.exchange(&own), None).unwrap();
             // The descriptors stay open until both have opened them.
             self.exchange(&own);
             executor
