@@ -1,7 +1,7 @@
 //! The fault campaign: from one seed a problem, a world, a schedule, a network and one thing that goes wrong.
 //!
-//! A trial ends in the bits of the run without faults or in a typed fault that its harm explains and that names its rank. Everything else is a
-//! finding: other bits, another fault, a panic, a fault that the next launch does not repeat.
+//! A trial ends in the bits of the run without faults, or in a typed fault that its harm explains and that names its rank.
+//! Everything else is a finding: other bits, another fault, a panic, a fault that the next launch does not repeat.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -292,8 +292,8 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (_, harm, _, _) in TABLE {
             write!(f, "{harm}:")?;
-            let of_harm = self.counts.iter().filter(|((h, _), _)| *h == harm);
-            of_harm.map(|((_, outcome), count)| write!(f, " {count} {outcome}")).collect::<fmt::Result>()?;
+            let mut of_harm = self.counts.iter().filter(|((h, _), _)| *h == harm);
+            of_harm.try_for_each(|((_, outcome), count)| write!(f, " {count} {outcome}"))?;
             writeln!(f)?;
         }
         for (seed, trial) in &self.findings {
