@@ -10,6 +10,10 @@
 //! # Epochs
 //! Every put of the table has one ticket per epoch, and tickets of an epoch are pushed before those of the next. So the
 //! number of tickets popped so far says which epoch a ticket belongs to; no epoch crosses the FIFO.
+//!
+//! # Completions
+//! The token of a post is its put and its epoch, so a completion that comes twice is a fault, however late, and never frees
+//! a source that a later epoch reads.
 
 use crate::fault::{Fault, FaultKind};
 use crate::program::{LaneId, Op, Program, PutId};
@@ -51,7 +55,7 @@ pub struct Progress {
 }
 
 /// Where a put comes from and what its signal means.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     post: Post,
     cell: Cell,
@@ -63,6 +67,8 @@ struct Entry {
     instruction: u32,
     /// Tickets seen, to tell a ticket that comes twice in an epoch.
     tickets: u64,
+    /// Epochs, counted from the first launch, whose puts have been posted and not completed: rarely more than one.
+    open: Vec<u32>,
 }
 
 /// Drains one rank's tickets into a transport.
@@ -113,7 +119,11 @@ impl<T: Transport> Proxy<T> {
                 },
             };
             match self.transport.post(&post) {
-                Ok(()) => self.in_flight += 1,
+                Ok(()) => {
+                    let (put, round) = parts(post.token);
+                    self.entries[put].open.push(round);
+                    self.in_flight += 1;
+                }
                 Err(PostError::Full) => {
                     self.held = Some(post);
                     break;
@@ -134,10 +144,17 @@ impl<T: Transport> Proxy<T> {
         self.tokens.clear();
         let polled = self.transport.poll(&mut self.tokens);
         for &token in &self.tokens {
-            // A token is the put's index: `post` took it from the table, and transports hand it back as it is.
-            retired.extend(self.entries[token as usize].retired);
+            let (put, round) = parts(token);
+            let Some(entry) = self.entries.get_mut(put) else {
+                return Err(Fault::new(FaultKind::Transport, self.rank));
+            };
+            let Some(position) = entry.open.iter().position(|&open| open == round) else {
+                return Err(entry.fault(self.rank));
+            };
+            entry.open.swap_remove(position);
+            retired.extend(entry.retired);
+            self.in_flight -= 1;
         }
-        self.in_flight -= self.tokens.len() as u64;
         self.transport.landed(retired);
         polled.map_err(|error| self.failed(&error))
     }
@@ -156,17 +173,28 @@ impl<T: Transport> Proxy<T> {
         entry.tickets += 1;
         self.tickets += 1;
         (post.source.rows, post.target.rows) = (rows, rows);
+        post.token = token(ticket.put(), round);
         post.value = entry.cell.full(self.first_epoch.wrapping_add(round));
         Ok(post)
     }
 
     fn failed(&self, error: &TransportError) -> Fault {
-        let fault = match self.entries.get(error.token as usize) {
+        let fault = match self.entries.get(parts(error.token).0) {
             Some(entry) => entry.fault(self.rank),
             None => Fault { peer: Some(Rank(error.peer)), ..Fault::new(FaultKind::Transport, self.rank) },
         };
         Fault { status: Some(error.status), ..fault }
     }
+}
+
+/// What a transport hands back for a put: its index below, its epoch counted from the first launch above.
+fn token(put: u32, round: u64) -> u64 {
+    u64::from(round as u32) << 32 | u64::from(put)
+}
+
+/// The index of a token's put, and the epoch.
+fn parts(token: u64) -> (usize, u32) {
+    (token as u32 as usize, (token >> 32) as u32)
 }
 
 impl Entry {
@@ -198,6 +226,7 @@ fn entries(program: &Program, verified: &Verified) -> Result<Vec<Entry>, ProxyEr
             lane,
             instruction: index,
             tickets: 0,
+            open: Vec::new(),
         });
     }
     Ok(entries.into_iter().map(|e| e.expect("validate proved that every put has its one instruction")).collect())
@@ -253,7 +282,8 @@ mod tests {
         }
     }
 
-    /// Takes `room` puts, retires all of them at the next poll, and fails the token `bad`.
+    /// Takes `room` puts, retires all of them at the next poll, and fails the token `bad`. If it `repeats`, the last token comes
+    /// again at the poll after.
     #[derive(Debug, Default)]
     struct Fake {
         room: usize,
@@ -261,6 +291,8 @@ mod tests {
         flights: Vec<Post>,
         seen: Vec<(u64, u64)>,
         rows: Vec<u32>,
+        repeats: bool,
+        again: Option<u64>,
     }
 
     impl Transport for Fake {
@@ -277,13 +309,17 @@ mod tests {
                 return Err(PostError::Full);
             }
             self.flights.push(*post);
-            self.seen.push((post.token, post.value));
+            self.seen.push((parts(post.token).0 as u64, post.value));
             self.rows.push(post.target.rows);
             Ok(())
         }
 
         fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+            retired.extend(self.again.take());
             retired.extend(self.flights.drain(..).map(|p| p.token));
+            if self.repeats {
+                self.again = retired.last().copied();
+            }
             Ok(())
         }
     }
@@ -346,6 +382,20 @@ mod tests {
         let fault = proxy.step(|| queue.next(), &mut Vec::new()).unwrap_err();
         assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
         assert_eq!(fault.status, Some(5));
+    }
+
+    #[test]
+    fn a_completion_that_comes_twice_is_a_fault_even_when_the_put_is_in_flight_again() {
+        let mut proxy = proxy(0, Fake { room: 9, repeats: true, ..Fake::default() });
+        let mut retired = Vec::new();
+        proxy.step(|| None, &mut retired).unwrap();
+        let mut first = tickets(&[0, 1]);
+        proxy.step(|| first.next(), &mut retired).unwrap();
+        assert_eq!(retired, [CellId(2); 2]);
+        let mut second = tickets(&[0, 1]);
+        let fault = proxy.step(|| second.next(), &mut retired).unwrap_err();
+        assert_eq!((fault.kind, fault.instruction, fault.peer), (FaultKind::Transport, Some(1), Some(Rank(1))));
+        assert_eq!(retired.len(), 2, "nothing is freed a second time");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Contract {
 /// One put in flight, with everything resolved: a transport knows nothing of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Post {
-    /// Comes back in [`Transport::poll`] once the source has been read.
+    /// Comes back in [`Transport::poll`] once the source has been read; no other post has it.
     pub token: u64,
     /// Bytes read.
     pub source: Span,

@@ -26,6 +26,8 @@ pub(crate) struct Loopback {
     random: fastrand::Rng,
     flights: Vec<Flight>,
     posted: u64,
+    /// How often an injection has refused the next post.
+    refused: u64,
     /// What may be delivered next; kept for its memory alone.
     options: Vec<(usize, Delivery)>,
 }
@@ -43,6 +45,10 @@ struct Flight {
     /// Lands and completes never.
     is_lost: bool,
     fails: bool,
+    /// Completes once more than it should.
+    is_doubled: bool,
+    /// Polls until it may complete.
+    late: u64,
 }
 
 /// One delivery of one flight.
@@ -57,13 +63,14 @@ impl Loopback {
     pub(crate) fn new(host: Arc<Host>, rank: Rank, network: &Network, seed: u64) -> Loopback {
         let random = fastrand::Rng::with_seed(seed ^ u64::from(rank.0).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (flights, options) = (Vec::new(), Vec::new());
-        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, options }
+        Loopback { host, rank, network: network.clone(), random, flights, posted: 0, refused: 0, options }
     }
 
     /// Whether another step of the proxy may do something: deliver, or post what waits if anything `waits`.
     pub(crate) fn can_go_on(&self, waits: bool) -> bool {
         let has_room = self.flights.len() < self.network.depth.max(1);
-        waits && has_room || self.flights.iter().any(|f| !f.is_lost)
+        let is_closed = self.network.refusals(self.rank, self.posted) == u64::MAX;
+        waits && has_room && !is_closed || self.flights.iter().any(|f| !f.is_lost)
     }
 
     fn has(&self, injection: Injection) -> bool {
@@ -94,7 +101,7 @@ impl Loopback {
             if !flight.is_signalled && (!in_order || next == Some(index)) {
                 options.push((index, if flight.pieces.is_empty() { Delivery::Signal } else { Delivery::Land }));
             }
-            if !flight.is_retired && (is_held || flight.pieces.is_empty()) {
+            if !flight.is_retired && flight.late == 0 && (is_held || flight.pieces.is_empty()) {
                 options.push((index, Delivery::Retire));
             }
         }
@@ -123,8 +130,8 @@ impl Loopback {
                 }
             }
             Delivery::Retire => {
-                flight.is_retired = true;
-                if !flight.pieces.is_empty() {
+                flight.is_retired = !std::mem::take(&mut flight.is_doubled);
+                if !flight.pieces.is_empty() && flight.wire.is_none() {
                     let mut wire = vec![0; source.bytes() as usize];
                     self.host.memory.gather(&source, &mut wire);
                     flight.wire = Some(wire);
@@ -167,6 +174,11 @@ impl Transport for Loopback {
             return Err(PostError::Full);
         }
         let number = self.posted;
+        if self.refused < self.network.refusals(self.rank, number) {
+            self.refused += 1;
+            return Err(PostError::Full);
+        }
+        self.refused = 0;
         self.posted += 1;
         if self.has(Injection::RefusePost { rank: self.rank, post: number }) {
             return Err(TransportError { token: post.token, peer: peer.0, status: STATUS }.into());
@@ -184,12 +196,15 @@ impl Transport for Loopback {
             is_retired: false,
             is_lost: self.network.is_dead(peer),
             fails: self.has(Injection::FailCompletion { rank: self.rank, post: number }),
+            is_doubled: self.has(Injection::DuplicateCompletion { rank: self.rank, post: number }),
+            late: self.network.lateness(self.rank, number),
         };
         self.flights.push(flight);
         Ok(())
     }
 
     fn poll(&mut self, retired: &mut Vec<u64>) -> Result<(), TransportError> {
+        self.flights.iter_mut().for_each(|flight| flight.late = flight.late.saturating_sub(1));
         if self.random.u8(..) < self.network.idle {
             return Ok(());
         }

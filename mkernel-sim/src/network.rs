@@ -1,7 +1,7 @@
 //! The one model of a bad network, and of everything else that goes wrong on purpose.
 
 use mkernel_core::transport::Ordering;
-use mkernel_core::{PutId, Rank};
+use mkernel_core::{Fault, FaultKind, Program, PutId, Rank, Verified};
 
 /// How puts are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,32 @@ pub enum Injection {
         /// Which post.
         post: u64,
     },
+    /// The transport of `rank` answers `tries` times, when it gets to its post number `post`, that the queue is full;
+    /// `u64::MAX` times is for ever.
+    FullQueue {
+        /// The rank that posts.
+        rank: Rank,
+        /// Which post.
+        post: u64,
+        /// How often.
+        tries: u64,
+    },
+    /// The completion of post number `post` of `rank` comes twice.
+    DuplicateCompletion {
+        /// The rank that posts.
+        rank: Rank,
+        /// Which post.
+        post: u64,
+    },
+    /// The completion of post number `post` of `rank` is held back for so many polls.
+    LateCompletion {
+        /// The rank that posts.
+        rank: Rank,
+        /// Which post.
+        post: u64,
+        /// Polls of the rank.
+        polls: u64,
+    },
     /// The bytes of this put land but its signal never rises.
     WithholdSignal {
         /// The rank that posts.
@@ -105,6 +131,13 @@ impl Network {
         self.injections.contains(&Injection::DeadPeer { rank })
     }
 
+    /// The fault of a launch in which all others are done and a rank with work has run nothing of it.
+    pub(crate) fn absence(&self, verified: &Verified) -> Option<Fault> {
+        let has_work = |p: &&Program| p.instructions().next().is_some();
+        let absent = verified.programs().iter().filter(has_work).find(|p| self.is_dead(p.rank))?;
+        Some(Fault { peer: Some(absent.rank), ..Fault::new(FaultKind::Deadline, absent.rank) })
+    }
+
     /// What happens to a CTA before it starts its instruction number `started`.
     pub(crate) fn fate(&self, rank: Rank, cta: u32, started: u64) -> Fate {
         if self.injections.contains(&Injection::StuckCta { rank, cta, after: started }) {
@@ -114,6 +147,24 @@ impl Network {
         } else {
             Fate::Lives
         }
+    }
+
+    /// How often the queue of `rank` is full for its post number `post`, whatever is in flight.
+    pub(crate) fn refusals(&self, rank: Rank, post: u64) -> u64 {
+        let refusals = self.injections.iter().find_map(|injection| match *injection {
+            Injection::FullQueue { rank: r, post: p, tries } if (r, p) == (rank, post) => Some(tries),
+            _ => None,
+        });
+        refusals.unwrap_or(0)
+    }
+
+    /// Polls for which the completion of post number `post` of `rank` is held back.
+    pub(crate) fn lateness(&self, rank: Rank, post: u64) -> u64 {
+        let lateness = self.injections.iter().find_map(|injection| match *injection {
+            Injection::LateCompletion { rank: r, post: p, polls } if (r, p) == (rank, post) => Some(polls),
+            _ => None,
+        });
+        lateness.unwrap_or(0)
     }
 
     /// Tickets after which the proxy of `rank` stops.

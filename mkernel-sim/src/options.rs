@@ -10,7 +10,8 @@ pub struct Options {
     /// Decides every choice of the seeded executor, and those of the network in both.
     pub seed: u64,
     /// The longest time for which no hosted rank may make any progress while something waits. It must exceed the time
-    /// of one segment. The seeded executor sees at once that nothing can go on, and does not use it.
+    /// of one segment. The seeded executor sees at once that nothing can go on; for it this bounds the steps in which the
+    /// network goes on and no CTA does, of a microsecond each.
     pub deadline: Duration,
     /// Whether memory that is fresh or released is filled with NaN.
     pub poison: bool,

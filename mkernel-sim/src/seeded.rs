@@ -5,7 +5,7 @@
 //! one before. Each launch draws priorities for its agents and how strictly they count, so that some seeds interleave
 //! evenly and others starve agents for as long as anything else can run.
 //!
-//! Time is virtual: one step is one microsecond in reports.
+//! Time is virtual: one step is one microsecond, in reports and of the deadline.
 
 mod cta;
 mod proxy;
@@ -137,7 +137,12 @@ impl<'a> Launch<'a> {
     fn run(&mut self) -> Result<(), Fault> {
         let mut left = self.ctas.len();
         let mut ready = Vec::new();
+        let deadline = u64::try_from(self.options.deadline.as_micros()).unwrap_or(u64::MAX);
+        let mut progress_at = 0;
         while left > 0 {
+            if self.now - progress_at > deadline {
+                return Err(self.hang());
+            }
             let Some(position) = self.pick() else { return Err(self.hang()) };
             let agent = self.runnable[position];
             self.now += 1;
@@ -146,6 +151,9 @@ impl<'a> Launch<'a> {
                 None => {
                     let outcome = self.step_cta(agent)?;
                     left -= usize::from(outcome == Outcome::Done);
+                    if outcome != Outcome::Blocked {
+                        progress_at = self.now;
+                    }
                     outcome == Outcome::Progress
                 }
             };
@@ -158,7 +166,7 @@ impl<'a> Launch<'a> {
                 self.make_runnable(agent);
             }
         }
-        Ok(())
+        self.options.network.absence(&self.host.verified).map_or(Ok(()), Err)
     }
 
     /// The position in `runnable` of the agent that steps next.

@@ -174,7 +174,9 @@ impl Threaded {
             shared.await_ctas(look.as_mut());
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
         });
-        match shared.watch.fault() {
+        // Other processes are missed when the ranks meet.
+        let absence = if look.is_none() { self.options.network.absence(&self.host.verified) } else { None };
+        match shared.watch.fault().or(absence) {
             Some(fault) => Err(look.map_or(fault, |mut look| look.blame(fault))),
             None => Ok(self.report(shared.watch.now_us(), reports)),
         }

@@ -1,6 +1,7 @@
 //! Programs, mutations, oracles and fixtures that the workspace tests share.
 
 pub mod ag_gemm;
+pub mod campaign;
 pub mod conformance;
 pub mod judge;
 pub mod model;
