@@ -124,7 +124,7 @@ enum Place {
     /// All in this process, on the host.
     Host,
     /// This process is one of them.
-    Job(Job),
+    Job(Box<Job>),
     /// All on a GPU.
     #[cfg(feature = "cuda")]
     Gpu(Gpu),
@@ -178,7 +178,7 @@ impl Session {
     fn meet_ranks(config: &Config, options: Options, verbs: Option<&Verbs>) -> Result<Session, Error> {
         let job = Job::join(config, options.deadline, verbs)?;
         let world = job.world().clone();
-        Ok(Session::at(world, options, Place::Job(job)))
+        Ok(Session::at(world, options, Place::Job(Box::new(job))))
     }
 
     /// Heeds signals for the length of the job: asked by SIGUSR1, `say` gets what every CTA waits for and since when, and
