@@ -68,8 +68,9 @@ fn stop(launcher: Launcher) {
     let ended = job.end();
     assert!(!ended.is_success, "{ended:?}");
     let named = ended.errors().filter(|line| line.contains("the other side is rank 1")).count();
-    // Some launchers let the stopped rank go on before they end it, and it says the same.
-    assert!(named >= RANKS - 1 && named == ended.errors().count(), "{launcher:?}: {ended:?}");
+    // Some launchers let the stopped rank go on before they end it: it says the same, or what it waited for itself.
+    let others = ended.errors().filter(|line| !line.contains("rank 1: ")).count();
+    assert!(named >= RANKS - 1 && named == others, "{launcher:?}: {ended:?}");
     println!("{launcher:?}: the last rank ended after {:?}", ended.ranks_took);
 }
 
