@@ -10,7 +10,7 @@ mod maps;
 
 use mkernel_core::{Addresses, Instruction, Op, Program, Span};
 
-use super::layout::{BoxEntry, TileEntry};
+use super::layout::{BoxEntry, Element, TileEntry};
 use super::{EncodeError, element_of};
 pub use engine::{AttentionEngine, Engine, GemmEngine};
 pub use maps::MapSpec;
@@ -59,7 +59,8 @@ pub(super) fn encode(program: &Program, addresses: &Addresses, engine: &Engine) 
         let [c] = program.writes(instruction) else { continue };
         let mut tile = encoder.result(engine, c, instruction)?;
         if let (Engine::Attention(_), [query, ..]) = (engine, program.reads(&segments[0])) {
-            (tile.q_map, tile.q_row, tile.q_column) = encoder.queries(engine, query)?;
+            let q = encoder.whole(query, engine.input(), HALF_ROWS, End::Anywhere)?;
+            (tile.q_map, tile.q_row, tile.q_column) = (q.map, q.row, q.column);
         }
         let b = boxes[first];
         (tile.a_map, tile.a_row, tile.a_column) = (b.a_map, b.a_row, b.a_column);
@@ -83,73 +84,95 @@ impl Encoder<'_> {
         self.addresses.span(span).ok_or(EncodeError::Unmapped { program: self.program.rank, rank: span.rank })
     }
 
-    fn operands(&mut self, engine: &Engine, a: &Span, b: &Span, position: u64) -> Result<BoxEntry, EncodeError> {
-        let (a_at, b_at) = (self.address(a)?, self.address(b)?);
-        let (at_a, at_b) = (part(a, a_at).expect("qualified"), part(b, b_at).expect("qualified"));
-        let element = engine.input();
+    /// Maps the matrix that a span is a part of, up to the span's end. Maps that end at different places (`end`) are not
+    /// shared.
+    fn whole(&mut self, span: &Span, element: Element, box_rows: u32, end: End) -> Result<Corner, EncodeError> {
+        let at = part(span, self.address(span)?).expect("qualified");
         let size = bytes_of(element);
-        match engine {
-            Engine::Gemm(_) => {
-                // A by the columns that are this segment's K, B by its rows.
-                let depth = u64::from(b.rows);
-                let rows = at_a.row + u64::from(a.rows);
-                let address = at_a.base + at_a.column_bytes;
-                let spec = MapSpec { address, element, columns: depth, rows, pitch: at_a.pitch, box_rows: ROWS };
-                let a_map = self.maps.of(spec, depth);
-                let columns = (at_b.column_bytes + b.row_bytes) / size;
-                let address = at_b.base + at_b.row * at_b.pitch;
-                let box_rows = DEPTH as u32;
-                let spec = MapSpec { address, element, columns, rows: depth, pitch: at_b.pitch, box_rows };
-                let b_map = self.maps.of(spec, depth);
-                let (a_row, b_column) = (at_a.row as u32, (at_b.column_bytes / size) as u32);
-                let length = depth.div_ceil(DEPTH) as u32;
-                Ok(BoxEntry { a_map, a_row, b_map, b_column, length, ..BoxEntry::default() })
-            }
-            Engine::Attention(attention) => {
-                let keys = attention.keys();
-                let mut whole = |span: &Span, at: &maps::Part| {
-                    let columns = (at.column_bytes + span.row_bytes) / size;
-                    let rows = at.row + u64::from(span.rows.max(1));
-                    let spec = MapSpec { address: at.base, element, columns, rows, pitch: at.pitch, box_rows: keys };
-                    (self.maps.of(spec, 0), at.row as u32, (at.column_bytes / size) as u32)
-                };
-                let (a_map, a_row, a_column) = whole(a, &at_a);
-                let (b_map, b_row, b_column) = whole(b, &at_b);
-                Ok(BoxEntry { position, a_map, a_row, a_column, b_map, b_row, b_column, length: b.rows, reserved: 0 })
-            }
-        }
+        let columns = (at.column_bytes + span.row_bytes) / size;
+        // A segment of no keys reads nothing, but a map has a row.
+        let rows = at.row + u64::from(span.rows.max(1));
+        let spec = MapSpec { address: at.base, element, columns, rows, pitch: at.pitch, box_rows };
+        let end = if end == End::WithTheSpan { columns } else { 0 };
+        let (row, column) = (at.row as u32, (at.column_bytes / size) as u32);
+        Ok(Corner { map: self.maps.of(spec, end), row, column, spec })
     }
 
-    fn queries(&mut self, engine: &Engine, q: &Span) -> Result<(u32, u32, u32), EncodeError> {
-        let at = part(q, self.address(q)?).expect("qualified");
-        let (element, size) = (engine.input(), bytes_of(engine.input()));
-        let columns = (at.column_bytes + q.row_bytes) / size;
-        let rows = at.row + u64::from(q.rows);
-        let spec = MapSpec { address: at.base, element, columns, rows, pitch: at.pitch, box_rows: HALF_ROWS };
-        Ok((self.maps.of(spec, 0), at.row as u32, (at.column_bytes / size) as u32))
+    /// A by the columns that are this segment's K, B by its rows.
+    fn product(&mut self, a: &Span, b: &Span, element: Element) -> Result<BoxEntry, EncodeError> {
+        let (at_a, at_b) = (part(a, self.address(a)?), part(b, self.address(b)?));
+        let (at_a, at_b) = (at_a.expect("qualified"), at_b.expect("qualified"));
+        let (depth, size) = (u64::from(b.rows), bytes_of(element));
+        let (address, rows) = (at_a.base + at_a.column_bytes, at_a.row + u64::from(a.rows));
+        let spec = MapSpec { address, element, columns: depth, rows, pitch: at_a.pitch, box_rows: ROWS };
+        let a_map = self.maps.of(spec, depth);
+        let (address, columns) = (at_b.base + at_b.row * at_b.pitch, (at_b.column_bytes + b.row_bytes) / size);
+        let spec = MapSpec { address, element, columns, rows: depth, pitch: at_b.pitch, box_rows: DEPTH as u32 };
+        let b_map = self.maps.of(spec, depth);
+        let (a_row, b_column) = (at_a.row as u32, (at_b.column_bytes / size) as u32);
+        let length = depth.div_ceil(DEPTH) as u32;
+        Ok(BoxEntry { a_map, a_row, b_map, b_column, length, ..BoxEntry::default() })
+    }
+
+    fn operands(&mut self, engine: &Engine, a: &Span, b: &Span, position: u64) -> Result<BoxEntry, EncodeError> {
+        let Engine::Attention(attention) = engine else { return self.product(a, b, engine.input()) };
+        let keys = attention.keys();
+        let (k, v) = (
+            self.whole(a, attention.input, keys, End::Anywhere)?,
+            self.whole(b, attention.input, keys, End::Anywhere)?,
+        );
+        Ok(BoxEntry {
+            position,
+            a_map: k.map,
+            a_row: k.row,
+            a_column: k.column,
+            b_map: v.map,
+            b_row: v.row,
+            b_column: v.column,
+            length: b.rows,
+            reserved: 0,
+        })
     }
 
     /// Maps C; where a tile is narrower than the engine's, its map ends with it, so that nothing is written beyond.
     fn result(&mut self, engine: &Engine, c: &Span, instruction: &Instruction) -> Result<TileEntry, EncodeError> {
-        let at = part(c, self.address(c)?).expect("qualified");
         let output = match instruction.op {
             Op::Gemm { output, .. } => element_of(output).expect("qualified"),
             _ => engine.input(),
         };
-        let size = bytes_of(output);
-        let columns = (at.column_bytes + c.row_bytes) / size;
-        let rows = at.row + u64::from(c.rows);
-        let spec = MapSpec { address: at.base, element: output, columns, rows, pitch: at.pitch, box_rows: HALF_ROWS };
-        let is_full = c.row_bytes / size == u64::from(engine.columns());
+        let is_full = c.row_bytes / bytes_of(output) == u64::from(engine.columns());
+        let end = if is_full { End::Anywhere } else { End::WithTheSpan };
+        let Corner { map, row, column, spec } = self.whole(c, output, HALF_ROWS, end)?;
         Ok(TileEntry {
-            out: at.base,
-            pitch: at.pitch,
-            c_map: self.maps.of(spec, if is_full { 0 } else { columns }),
-            row: at.row as u32,
-            column: (at.column_bytes / size) as u32,
+            out: spec.address,
+            pitch: spec.pitch,
+            c_map: map,
+            row,
+            column,
             rows: c.rows,
-            columns: columns as u32,
+            columns: spec.columns as u32,
             ..TileEntry::default()
         })
     }
 }
+
+/// Where the map of a matrix ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// With the last of the spans that share it.
+    Anywhere,
+    /// With the columns of the span.
+    WithTheSpan,
+}
+
+/// Where a span begins in a map.
+struct Corner {
+    map: u32,
+    row: u32,
+    column: u32,
+    /// The map as far as this span needs it.
+    spec: MapSpec,
+}
+
+#[cfg(test)]
+mod tests;
